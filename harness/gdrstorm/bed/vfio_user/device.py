@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from gdrstorm.errors import GdrstormError
 
@@ -48,9 +48,7 @@ class DmaError(GdrstormError):
     """The device touched guest memory that is not mapped, or is mapped without a descriptor."""
 
     def __init__(self, iova: int, size: int, why: str = "no mapping") -> None:
-        super().__init__(
-            f"cannot reach guest memory: iova={iova:#x} size={size:#x}: {why}"
-        )
+        super().__init__(f"cannot reach guest memory: iova={iova:#x} size={size:#x}: {why}")
         self.iova = iova
         self.size = size
         self.why = why
@@ -70,7 +68,7 @@ class DeviceContext(Protocol):
     """
 
     def read_dma(self, iova: int, size: int) -> bytes:
-        """Read guest memory; the range may cross mappings. Raises DmaError, then nothing is read."""
+        """Read guest memory; the range may cross mappings. Raises DmaError."""
         ...
 
     def write_dma(self, iova: int, data: bytes | bytearray | memoryview) -> None:
@@ -90,12 +88,34 @@ class DeviceContext(Protocol):
         ...
 
     def call_later(self, delay_s: float, fn: Callable[[], None]) -> Timer:
-        """Run ``fn`` on the server's thread after ``delay_s`` seconds (0: next turn)."""
+        """Run ``fn`` on the server's thread after ``delay_s`` seconds.
+
+        0 means the next turn of the loop; anything else is rounded up to a millisecond.
+        """
         ...
 
     def now_ns(self) -> int:
         """CLOCK_MONOTONIC in nanoseconds."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RegionMmap:
+    """Backing of a region that the client maps: ``fd`` stays the device's, ``offset`` is in it.
+
+    ``areas`` are (offset, size) of the parts that may be mapped; empty means the whole region.
+    """
+
+    fd: int
+    offset: int = 0
+    areas: tuple[tuple[int, int], ...] = ()
+
+
+@runtime_checkable
+class MappableRegions(Protocol):
+    """Ability of a device: regions flagged MMAP that the client reaches without messages."""
+
+    def region_mmap(self, index: int) -> RegionMmap: ...
 
 
 class PciDevice(Protocol):
