@@ -1,8 +1,8 @@
-"""The NVIDIA resource manager's ioctls that lead to a dma-buf, as ctypes structures for each driver generation.
+"""The NVIDIA RM ioctls that lead to a dma-buf, as ctypes structures for each driver generation.
 
-Sources: kernel-open/common/inc/nv-ioctl.h and nv-ioctl-numbers.h, src/common/sdk/nvidia/inc/nvos.h, class/cl0080.h,
-cl2080.h and ctrl/ctrl0000, ctrl2080 of the open kernel modules, tags 515.43.04 to 595.45.04 (x86-64).
-The driver compares structure sizes exactly, so a version that is not in the table is refused and never guessed.
+Sources: nv-ioctl.h, nv-ioctl-numbers.h, nvos.h, class/cl0080.h, class/cl2080.h, ctrl/ctrl0000 and
+ctrl/ctrl2080 of the open kernel modules, tags 515.43.04 to 595.45.04 (x86-64). The driver compares
+structure sizes exactly, so a version that is not in the table is refused and never guessed.
 """
 
 from __future__ import annotations
@@ -436,7 +436,7 @@ def generation_of_branch(branch: int) -> Generation | None:
 
 
 def generation_of(version: str) -> Generation:
-    """The layouts of a driver version. Raises UnavailableError for a version that nobody checked."""
+    """The layouts of a driver version. Raises UnavailableError for one that nobody checked."""
     try:
         branch = parse_version(version)[0]
     except ValueError as error:
@@ -446,8 +446,8 @@ def generation_of(version: str) -> Generation:
         known = ", ".join(str(number) for item in GENERATIONS for number in item.branches)
         raise UnavailableError(
             f"cannot choose RM layouts: driver {version} is of no checked branch ({known})",
-            "compare nv-ioctl.h and nvos.h of its open kernel modules with the nearest branch, then say "
-            f"device option layout={NEWEST_BRANCH}, or use the exporter cuda",
+            "compare nv-ioctl.h and nvos.h of its open kernel modules with the nearest branch, "
+            f"then say device option layout={NEWEST_BRANCH}, or use the exporter cuda",
         )
     return found
 

@@ -1,7 +1,7 @@
-"""Names of the resource manager's status words (NV_STATUS), which an ioctl returns inside its structure.
+"""Names of the resource manager's status words (NV_STATUS), returned inside an ioctl's structure.
 
-Source: src/common/sdk/nvidia/inc/nvstatuscodes.h of the open kernel modules, tag 580.142. Values never change
-meaning between releases; new ones are added at the end.
+Source: src/common/sdk/nvidia/inc/nvstatuscodes.h of the open kernel modules, tag 580.142. Values
+never change meaning between releases; new ones are added at the end.
 """
 
 from __future__ import annotations
