@@ -7,7 +7,6 @@ missing, forbidden or odd.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -37,7 +36,7 @@ def _detail(path: Path, error: OSError) -> str:
 def read_bytes(path: Path, limit: int = _MAX_BYTES) -> Probe[bytes]:
     """Up to `limit` bytes of a file."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with path.open("rb", buffering=0) as file:
             chunks = []
             left = limit
             while left > 0 and (chunk := file.read(left)):
@@ -80,7 +79,7 @@ def read_hex(path: Path) -> Probe[int]:
 def read_names(path: Path) -> Probe[tuple[str, ...]]:
     """Sorted names in a directory."""
     try:
-        return known(tuple(sorted(os.listdir(path))))
+        return known(tuple(sorted(entry.name for entry in path.iterdir())))
     except OSError as error:
         return unknown(_reason(error), _detail(path, error))
 
@@ -88,7 +87,7 @@ def read_names(path: Path) -> Probe[tuple[str, ...]]:
 def read_link_name(path: Path) -> Probe[str]:
     """Last part of where a symbolic link points."""
     try:
-        return known(os.path.basename(os.readlink(path)))
+        return known(path.readlink().name)
     except OSError as error:
         return unknown(_reason(error), _detail(path, error))
 

@@ -288,7 +288,7 @@ class IbPort(msgspec.Struct, frozen=True):
 
 
 class VerbsState(msgspec.Struct, frozen=True):
-    """What only an opened device can tell; unknown until asked (`read_inventory(ask_devices=...)`)."""
+    """What only an opened device can tell; unknown until it was asked."""
 
     dmabuf_mr: Probe[bool]
     odp: Probe[bool]
@@ -400,7 +400,7 @@ def decode_inventory(data: bytes) -> Inventory:
         head = msgspec.json.decode(data, type=_Head)
         if head.schema_version != SCHEMA_VERSION:
             raise UsageError(
-                f"cannot read inventory: schema_version={head.schema_version}, want {SCHEMA_VERSION}",
+                f"cannot read inventory: schema {head.schema_version} is not {SCHEMA_VERSION}",
                 "make it again with this gdrstorm: gdrstorm inventory --json > host.json",
             )
         return msgspec.json.decode(data, type=Inventory)
