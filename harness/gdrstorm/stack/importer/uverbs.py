@@ -1,0 +1,132 @@
+"""Importer `uverbs`: the same registration by raw ioctl, for input that libibverbs would stop.
+
+libibverbs opens the device (providers need their own data for that); REG_DMABUF_MR and MR_DESTROY
+are called on its command descriptor. No storm: the native engine has no such back end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from typing import Self
+
+from gdrstorm.engine import ImporterBinding
+from gdrstorm.errors import CallError, UnavailableError
+from gdrstorm.model.stack import StackPart, Support
+from gdrstorm.stack.identity import describe_hca
+from gdrstorm.stack.importer import ACCESS_DEFAULT, Registration
+from gdrstorm.stack.importer.libibverbs import REGISTER_HINTS, Hca
+from gdrstorm.stack.importer.verbs import choose_hca, probe_hca
+from gdrstorm.uapi import rdma_ioctl
+from gdrstorm.uapi.rdma_ioctl import RegDmabufMr, attr, attr_fd, attr_object, attr_out
+
+
+class UverbsMr:
+    """A kernel MR handle. `close` destroys it once; `destroy` asks the kernel every time."""
+
+    def __init__(self, hca: Hca, handle: int, lkey: int, rkey: int) -> None:
+        self._hca = hca
+        self._is_open = True
+        self.handle = handle
+        self.lkey = lkey
+        self.rkey = rkey
+
+    def destroy(self) -> None:
+        """UVERBS_METHOD_MR_DESTROY without looking at what was done before. Raises CallError."""
+        act = f"cannot destroy MR: {self._hca.name} handle={self.handle}"
+        rdma_ioctl.method(
+            act,
+            self._hca.command_fd,
+            rdma_ioctl.OBJECT_MR,
+            rdma_ioctl.METHOD_MR_DESTROY,
+            [attr_object(rdma_ioctl.DESTROY_MR_HANDLE, self.handle)],
+        )
+        self._is_open = False
+
+    def close(self) -> None:
+        if self._is_open:
+            self.destroy()
+
+
+class UverbsImporter:
+    """One device context with one PD, spoken to by ioctl."""
+
+    name = "uverbs"
+
+    def __init__(self, hca: Hca) -> None:
+        self.hca = hca
+
+    @classmethod
+    def probe(cls, device: str | None = None) -> Support:
+        return probe_hca(device)
+
+    @classmethod
+    def open(cls, device: str | None = None) -> Self:
+        return cls(Hca.open(choose_hca(device).name))
+
+    def describe(self) -> StackPart:
+        return describe_hca(self.name, self.hca.name)
+
+    def register(
+        self,
+        fd: int,
+        offset_bytes: int,
+        length_bytes: int,
+        iova: int = 0,
+        access: int = ACCESS_DEFAULT,
+    ) -> UverbsMr:
+        return self.register_in(
+            self.hca.pd_handle, fd, offset_bytes, length_bytes, iova=iova, access=access
+        )
+
+    def register_in(
+        self,
+        pd_handle: int,
+        fd: int,
+        offset_bytes: int,
+        length_bytes: int,
+        iova: int = 0,
+        access: int = ACCESS_DEFAULT,
+    ) -> UverbsMr:
+        """`register` with any number as the PD's handle: a PD of another context, or none."""
+        lkey, rkey = ctypes.c_uint32(), ctypes.c_uint32()
+        attrs = [
+            attr_object(RegDmabufMr.HANDLE, 0),
+            attr_object(RegDmabufMr.PD_HANDLE, pd_handle),
+            attr(RegDmabufMr.OFFSET, offset_bytes, 8),
+            attr(RegDmabufMr.LENGTH, length_bytes, 8),
+            attr(RegDmabufMr.IOVA, iova, 8),
+            attr_fd(RegDmabufMr.FD, fd),
+            attr(RegDmabufMr.ACCESS_FLAGS, access & 0xFFFF_FFFF, 4),
+            attr_out(RegDmabufMr.RESP_LKEY, lkey),
+            attr_out(RegDmabufMr.RESP_RKEY, rkey),
+        ]
+        act = (
+            f"cannot register MR by ioctl: {self.hca.name} pd={pd_handle} fd={fd} "
+            f"offset={offset_bytes} length={length_bytes} iova={iova:#x} access={access:#x}"
+        )
+        answer = rdma_ioctl.method(
+            act,
+            self.hca.command_fd,
+            rdma_ioctl.OBJECT_MR,
+            rdma_ioctl.METHOD_REG_DMABUF_MR,
+            attrs,
+            REGISTER_HINTS,
+        )
+        return UverbsMr(self.hca, answer[0].data & 0xFFFF_FFFF, lkey.value, rkey.value)
+
+    def reregister(self, registration: Registration, access: int) -> None:
+        act = f"cannot reregister MR: {self.hca.name}"
+        raise CallError(act, errno.EOPNOTSUPP, "the ioctl ABI has no such method; use verbs")
+
+    def binding(self) -> ImporterBinding:
+        raise UnavailableError("uverbs cannot storm: no such native back end", "use verbs")
+
+    def close(self) -> None:
+        self.hca.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

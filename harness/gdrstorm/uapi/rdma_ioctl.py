@@ -1,0 +1,137 @@
+"""The uverbs ioctl ABI: a header and a list of attributes, and the MR methods on dma-bufs.
+
+Sources: include/uapi/rdma/rdma_user_ioctl_cmds.h (header and attribute),
+include/uapi/rdma/ib_user_ioctl_cmds.h (objects, methods, attribute numbers),
+include/uapi/rdma/ib_user_ioctl_verbs.h (access flags).
+Values of up to 8 bytes travel inside the attribute, longer ones and all outputs by pointer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections.abc import Sequence
+
+from gdrstorm.uapi.ioctl import call, check_layout, iowr
+
+DEVICE_DIR = "/dev/infiniband"
+_MAGIC = 0x1B
+ATTR_F_MANDATORY = 1 << 0
+
+OBJECT_PD = 1
+OBJECT_MR = 7
+METHOD_MR_DESTROY = 1
+METHOD_QUERY_MR = 3
+METHOD_REG_DMABUF_MR = 4
+
+
+class RegDmabufMr(enum.IntEnum):
+    """enum uverbs_attrs_reg_dmabuf_mr_cmd_attr_ids."""
+
+    HANDLE = 0
+    PD_HANDLE = 1
+    OFFSET = 2
+    LENGTH = 3
+    IOVA = 4
+    FD = 5
+    ACCESS_FLAGS = 6
+    RESP_LKEY = 7
+    RESP_RKEY = 8
+
+
+DESTROY_MR_HANDLE = 0
+
+
+class Access(enum.IntFlag):
+    """enum ib_uverbs_access_flags; bits 20 to 29 are optional: unknown ones are ignored."""
+
+    LOCAL_WRITE = 1 << 0
+    REMOTE_WRITE = 1 << 1
+    REMOTE_READ = 1 << 2
+    REMOTE_ATOMIC = 1 << 3
+    MW_BIND = 1 << 4
+    ZERO_BASED = 1 << 5
+    ON_DEMAND = 1 << 6
+    HUGETLB = 1 << 7
+    FLUSH_GLOBAL = 1 << 8
+    FLUSH_PERSISTENT = 1 << 9
+    RELAXED_ORDERING = 1 << 20
+
+
+class IbUverbsAttr(ctypes.Structure):
+    """struct ib_uverbs_attr; `data` is the union of value, pointer and descriptor."""
+
+    _fields_ = [
+        ("attr_id", ctypes.c_uint16),
+        ("len", ctypes.c_uint16),
+        ("flags", ctypes.c_uint16),
+        ("attr_data", ctypes.c_uint16),
+        ("data", ctypes.c_uint64),
+    ]
+
+
+class IbUverbsIoctlHdr(ctypes.Structure):
+    """struct ib_uverbs_ioctl_hdr without its attributes; `length` counts them in."""
+
+    _fields_ = [
+        ("length", ctypes.c_uint16),
+        ("object_id", ctypes.c_uint16),
+        ("method_id", ctypes.c_uint16),
+        ("num_attrs", ctypes.c_uint16),
+        ("reserved1", ctypes.c_uint64),
+        ("driver_id", ctypes.c_uint32),
+        ("reserved2", ctypes.c_uint32),
+    ]
+
+
+check_layout(IbUverbsAttr, 16, attr_id=0, len=2, flags=4, attr_data=6, data=8)
+check_layout(IbUverbsIoctlHdr, 24, length=0, object_id=2, method_id=4, num_attrs=6, driver_id=16)
+
+IOCTL = iowr(_MAGIC, 1, IbUverbsIoctlHdr)
+
+
+def attr(attr_id: int, value: int, length: int) -> IbUverbsAttr:
+    """A mandatory input that fits into the attribute; negative values wrap to 64 bits."""
+    return IbUverbsAttr(attr_id, length, ATTR_F_MANDATORY, 0, value & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def attr_object(attr_id: int, handle: int) -> IbUverbsAttr:
+    """An object handle (length 0 by the ABI); for a new object the kernel writes the handle."""
+    return attr(attr_id, handle, 0)
+
+
+def attr_fd(attr_id: int, fd: int) -> IbUverbsAttr:
+    """A plain descriptor that is no uverbs object: a signed raw value of length 0."""
+    return attr(attr_id, fd, 0)
+
+
+def attr_out(attr_id: int, target: ctypes.c_uint32) -> IbUverbsAttr:
+    """A 32-bit output; `target` must outlive the call."""
+    return attr(attr_id, ctypes.addressof(target), ctypes.sizeof(target))
+
+
+def method(
+    act: str,
+    fd: int,
+    object_id: int,
+    method_id: int,
+    attrs: Sequence[IbUverbsAttr],
+    hints: dict[int, str] | None = None,
+) -> list[IbUverbsAttr]:
+    """One method call on a uverbs descriptor; the attributes as the kernel left them.
+
+    Raises:
+        CallError: the errno of the method; EPROTONOSUPPORT when the kernel has no such method.
+    """
+    count = len(attrs)
+    head = ctypes.sizeof(IbUverbsIoctlHdr)
+    size = head + count * ctypes.sizeof(IbUverbsAttr)
+    buffer = ctypes.create_string_buffer(size)
+    header = IbUverbsIoctlHdr.from_buffer(buffer)
+    header.length, header.num_attrs = size, count
+    header.object_id, header.method_id = object_id, method_id
+    array = (IbUverbsAttr * count).from_buffer(buffer, head)
+    for index, attribute in enumerate(attrs):
+        array[index] = attribute
+    call(act, fd, IOCTL, buffer, hints)
+    return list(array)
