@@ -171,3 +171,17 @@ def status_name(status: int) -> str:
 def status_value(name: str) -> int | None:
     """Number of an NV_STATUS name, or None when there is no such name."""
     return _BY_NAME.get(name)
+
+
+#: A status travels as an errno number from here up, so that no errno can be taken for one.
+STATUS_BASE = 0x10000
+
+
+def code_of_status(status: int) -> int:
+    """The number that stands for a status among errno values; the native engine uses the same."""
+    return STATUS_BASE | status
+
+
+def status_of_code(code: int) -> int | None:
+    """The status inside such a number, or None when it is an errno."""
+    return code & 0xFFFF if code & ~0xFFFF == STATUS_BASE else None
