@@ -88,6 +88,8 @@ class DmaTable:
         if before or after:
             raise ProtocolError(errno.EEXIST, f"DMA_MAP: iova={iova:#x} size={size:#x}")
         backing = None if fd is None else self._backing(fd, offset + size)
+        if backing is not None and backing.view.readonly:
+            flags &= ~DmaFlag.WRITE
         self._maps.insert(place, Mapping(iova, end, flags, backing, offset))
         self._starts.insert(place, iova)
 
@@ -185,14 +187,13 @@ class DmaTable:
         if size == 0:
             return
         mapping = self._find(iova, size, DmaFlag.WRITE)
-        pieces = (
-            [(mapping.backing, mapping.base + iova - mapping.iova, size)]
-            if iova + size <= mapping.end
-            else self._pieces(iova, size, DmaFlag.WRITE)
-        )
+        if iova + size <= mapping.end:
+            assert mapping.backing is not None
+            start = mapping.base + iova - mapping.iova
+            mapping.backing.memory[start : start + size] = data
+            return
         done = 0
-        for backing, start, length in pieces:
-            assert backing is not None
+        for backing, start, length in self._pieces(iova, size, DmaFlag.WRITE):
             backing.memory[start : start + length] = data[done : done + length]
             done += length
 
