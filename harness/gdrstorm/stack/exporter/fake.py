@@ -24,7 +24,7 @@ _PAGE = 4096
 
 
 class FakeMemory(Descriptor):
-    """A memfd whose FREE may be planted to fail or leak."""
+    """A memfd whose FREE may be planted to fail: then it is still there."""
 
     def __init__(self, fd: int, size_bytes: int, planter: Planter) -> None:
         super().__init__(fd, size_bytes)
@@ -35,22 +35,23 @@ class FakeMemory(Descriptor):
         return mmap.mmap(self.fd, self.size_bytes)
 
     def close(self) -> None:
-        if self.fd >= 0 and self._planter.is_leaked(Op.FREE, "cannot free fake memory"):
-            self.fd = -1
+        if self.fd >= 0:
+            self._planter.call(Op.FREE, "cannot free fake memory")
         super().close()
 
 
 class FakeBuf(Descriptor):
-    """A second descriptor of the memory; CLOSE may be planted to fail or leak."""
+    """A second descriptor of the memory; a planted CLOSE closes it all the same, as close(2)."""
 
     def __init__(self, fd: int, size_bytes: int, planter: Planter) -> None:
         super().__init__(fd, size_bytes)
         self._planter = planter
 
     def close(self) -> None:
-        if self.fd >= 0 and self._planter.is_leaked(Op.CLOSE, "cannot close fake buffer"):
-            self.fd = -1
+        was_open = self.fd >= 0
         super().close()
+        if was_open:
+            self._planter.call(Op.CLOSE, "cannot close fake buffer")
 
 
 class FakeExporter:
@@ -75,7 +76,7 @@ class FakeExporter:
 
     def alloc(self, size_bytes: int) -> FakeMemory:
         act = f"cannot allocate fake memory: size={size_bytes}"
-        self._planter.is_leaked(Op.ALLOC, act)
+        self._planter.call(Op.ALLOC, act)
         if size_bytes <= 0 or size_bytes % _PAGE:
             raise CallError(act, errno.EINVAL)
         fd = os.memfd_create("gdrstorm-fake", os.MFD_CLOEXEC)
@@ -85,7 +86,7 @@ class FakeExporter:
     def export(self, memory: Memory, offset_bytes: int, size_bytes: int) -> FakeBuf:
         assert isinstance(memory, FakeMemory)
         act = f"cannot export fake memory: offset={offset_bytes} size={size_bytes}"
-        self._planter.is_leaked(Op.EXPORT, act)
+        self._planter.call(Op.EXPORT, act)
         unaligned = (offset_bytes | size_bytes) % _PAGE
         if unaligned or size_bytes <= 0 or not 0 <= offset_bytes <= memory.size_bytes - size_bytes:
             raise CallError(act, errno.EINVAL)
@@ -94,7 +95,7 @@ class FakeExporter:
         return FakeBuf(fcntl.fcntl(memory.fd, fcntl.F_DUPFD_CLOEXEC, 0), size_bytes, self._planter)
 
     def binding(self) -> ExporterBinding:
-        return ExporterBinding(backend="fake")
+        return ExporterBinding(backend="fake", numbers=self._planter.plan.numbers())
 
     def close(self) -> None:
         pass
