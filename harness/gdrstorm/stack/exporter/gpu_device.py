@@ -115,14 +115,13 @@ def _check(device: GpuDevice, text: str | None) -> GpuDevice:
 
 
 def chunk_sizes(size: int, chunks: int, granularity: int) -> tuple[int, ...]:
-    """Sizes of `chunks` chunks (or fewer) that hold `size` bytes, each a multiple of granularity.
+    """Equal sizes of `chunks` chunks (or fewer) that hold `size` bytes, multiples of granularity.
 
-    All but the last are equal; their sum may exceed `size` by the last one's rounding.
+    The native back ends (exp_rm.c, exp_cuda.c) cut in the same way.
     """
     units = max(1, -(-size // granularity))
-    step = -(-units // max(1, min(chunks, units)))
-    whole, rest = divmod(units, step)
-    return tuple(step * granularity for _ in range(whole)) + ((rest * granularity,) if rest else ())
+    step = -(-units // chunks) * granularity
+    return (step,) * -(-max(1, size) // step)
 
 
 def split_range(sizes: tuple[int, ...], offset: int, size: int) -> tuple[Part, ...]:
