@@ -1,0 +1,5 @@
+"""`python -m gdrstorm` is the command `gdrstorm`."""
+
+from gdrstorm.cli.main import main
+
+main()

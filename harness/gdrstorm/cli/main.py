@@ -1,0 +1,81 @@
+"""The command `gdrstorm`: one verb a file, loaded when it is called, so that --help stays fast.
+
+Exit codes: 0 PASS or done, 1 FAIL, 2 wrong use or bad input, 3 BROKEN, 4 SKIP or not ready, 5 LOST.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import typer
+
+from gdrstorm import __version__
+from gdrstorm.cli.bed import app as bed_app
+from gdrstorm.cli.check import check
+from gdrstorm.cli.inventory import inventory
+from gdrstorm.cli.judge import judge
+from gdrstorm.cli.kmsg import kmsg
+from gdrstorm.cli.list import list_scenarios
+from gdrstorm.cli.report import report
+from gdrstorm.cli.run import run
+from gdrstorm.cli.topo import topo
+from gdrstorm.errors import GdrstormError
+
+app = typer.Typer(
+    name="gdrstorm",
+    help="Stress the kernel path of GPUDirect RDMA over DMA-BUF, and keep the evidence.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run)
+app.command("list")(list_scenarios)
+app.command("judge")(judge)
+app.command("report")(report)
+app.command("check")(check)
+app.command("topo")(topo)
+app.command("inventory")(inventory)
+app.command("kmsg")(kmsg)
+app.add_typer(bed_app, name="bed")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gdrstorm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
+    ),
+) -> None:
+    """Stress the kernel path of GPUDirect RDMA over DMA-BUF, and keep the evidence."""
+
+
+def main() -> None:
+    """Run the command line and exit; every expected failure is one line on stderr and its exit code."""
+    try:
+        status = app(standalone_mode=False)
+    except GdrstormError as error:
+        typer.echo(f"gdrstorm: {error}", err=True)
+        status = error.exit_code
+    except click.exceptions.Abort:
+        typer.echo("gdrstorm: interrupted", err=True)
+        status = 130
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`gdrstorm report`: a run's journal as text, HTML or JUnit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def report(
+    run: Path = typer.Argument(..., help="Run directory, or its journal.jsonl."),
+    html: Path | None = typer.Option(None, help="Write an HTML page to this file."),
+    junit: Path | None = typer.Option(None, help="Write JUnit XML to this file."),
+    json: bool = typer.Option(False, "--json", help="Print the run's summary as one JSON object."),
+) -> None:
+    """Show what a run did and what it found, from its journal alone."""
+    from gdrstorm.errors import UsageError
+    from gdrstorm.evidence.journal import read_journal
+    from gdrstorm.report import html as html_report
+    from gdrstorm.report import junit as junit_report
+    from gdrstorm.report.text import print_summary, summary_json
+    from gdrstorm.verdict import judge
+
+    lines = read_journal(run)
+    verdict = judge(lines)
+    for path, render in ((html, html_report.render), (junit, junit_report.render)):
+        if path is None:
+            continue
+        try:
+            path.write_text(render(lines, verdict))
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        typer.echo(f"wrote {path}", err=True)
+    if json:
+        typer.echo(summary_json(lines, verdict, str(run)))
+    elif html is None and junit is None:
+        print_summary(lines, verdict, str(run))

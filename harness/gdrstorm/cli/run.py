@@ -1,0 +1,135 @@
+"""`gdrstorm run`: run scenarios, show them live, end with a verdict each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from gdrstorm.model.scenario import Scenario
+    from gdrstorm.session.options import RunOptions
+
+_BED = "VM bed"
+
+
+def run(
+    scenarios: list[str] = typer.Argument(
+        ..., metavar="SCENARIO...", help="Names from `gdrstorm list`, or paths of .toml files."
+    ),
+    bed: str = typer.Option(
+        "auto", help="auto: this machine when it has what is needed, else the VM bed; host; vm."
+    ),
+    exporter: str = typer.Option("", help="Exporter, or exporter:device (cuda:0, vfio:0000:04:00.0)."),
+    importer: str = typer.Option("", help="Importer: verbs, uverbs, prime, host-memory, core."),
+    device: str = typer.Option("", help="Device of the importer, as mlx5_0 or /dev/dri/renderD128."),
+    seed: int | None = typer.Option(None, min=0, help="Seed of all random choices; default: a new one."),
+    duration: str = typer.Option("", help="Length of each timed phase, as 30s or 2h."),
+    out: Path | None = typer.Option(None, help="Directory for run directories; default ./runs."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object at the end, nothing else."),
+    hca: int | None = typer.Option(None, min=0, max=2, help="Virtual ConnectX functions.", rich_help_panel=_BED),
+    bar: list[str] = typer.Option([], help="Size of a PCI BAR for exporter vfio; repeat.", rich_help_panel=_BED),
+    topology: str = typer.Option("", help="pix, phb, node or sys.", rich_help_panel=_BED),
+    iommu: str = typer.Option("", help="none, intel, virtio or amd.", rich_help_panel=_BED),
+    domain: str = typer.Option("", help="identity or translated.", rich_help_panel=_BED),
+    smp: int | None = typer.Option(None, help="CPUs of the guest.", rich_help_panel=_BED),
+    memory: str = typer.Option("", help="Memory of the guest, as 2GiB.", rich_help_panel=_BED),
+    cpu: str = typer.Option("", help="QEMU CPU model.", rich_help_panel=_BED),
+    accel: str = typer.Option("", help="auto, kvm or tcg.", rich_help_panel=_BED),
+    kernel: Path | None = typer.Option(None, help="A kernel image of your own.", rich_help_panel=_BED),
+    modules: Path | None = typer.Option(
+        None, help="Its lib/modules/RELEASE directory.", rich_help_panel=_BED
+    ),
+    append: str = typer.Option("", help="More kernel command line.", rich_help_panel=_BED),
+    timeout: float | None = typer.Option(
+        None, help="Seconds after which the whole bed ends.", rich_help_panel=_BED
+    ),
+) -> None:
+    """Run scenarios on this machine or in the VM bed, and judge them."""
+    from gdrstorm.cli.bed_options import override_bed
+    from gdrstorm.errors import UsageError
+    from gdrstorm.plan.catalogue import find_scenario
+    from gdrstorm.plan.fields import duration as parse_duration
+    from gdrstorm.session.options import RunOptions, Where
+
+    problems: list[str] = []
+    found: list[Scenario] = []
+    for name in scenarios:
+        try:
+            found.append(find_scenario(name))
+        except UsageError as error:
+            problems.append(str(error))
+    if bed not in [where.value for where in Where]:
+        problems.append(f"--bed {bed}: must be auto, host or vm")
+    duration_ns = None
+    if duration:
+        try:
+            duration_ns = parse_duration(1_000_000)(duration)
+        except ValueError as error:
+            problems.append(f"--duration {error}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    name, _, exporter_device = exporter.partition(":")
+    options = RunOptions(
+        where=Where(bed),
+        exporter=name,
+        exporter_device=exporter_device,
+        importer=importer,
+        device=device,
+        seed=seed,
+        duration_ns=duration_ns,
+        argv=tuple(_argv()),
+    )
+    overrides = override_bed(
+        hca=hca, bars=bar, topology=topology, iommu=iommu, domain=domain, smp=smp, memory=memory,
+        cpu=cpu, accel=accel, kernel=kernel, modules=modules, append=append, timeout=timeout,
+    )  # fmt: skip
+    _check_names(options)
+    code = 0
+    for scenario in found:
+        code = max(code, _run_one(scenario, options, overrides, out, json), key=_badness)
+    raise typer.Exit(code)
+
+
+def _argv() -> list[str]:
+    import sys
+
+    return ["gdrstorm", *sys.argv[1:]]
+
+
+def _badness(code: int) -> int:
+    """Of several runs the worst counts: LOST, FAIL, BROKEN, SKIP, PASS."""
+    return [0, 4, 3, 1, 5].index(code) if code in (0, 4, 3, 1, 5) else 9
+
+
+def _check_names(options: RunOptions) -> None:
+    from gdrstorm.errors import UsageError
+    from gdrstorm.plan.fields import nearest
+    from gdrstorm.stack import registry
+
+    for kind, name, known in (
+        ("exporter", options.exporter, registry.exporter_names()),
+        ("importer", options.importer, registry.importer_names()),
+    ):
+        if name and name not in known:
+            raise UsageError(f'no {kind} "{name}"{nearest(name, known)}', f"there are: {', '.join(known)}")
+
+
+def _run_one(
+    scenario: Scenario, options: RunOptions, overrides: dict[str, object], out: Path | None, json: bool
+) -> int:
+    """Run one scenario, show it, and give its exit code."""
+    from gdrstorm.evidence.journal import read_journal
+    from gdrstorm.report.live import live_view
+    from gdrstorm.report.text import print_summary, summary_json
+    from gdrstorm.session.start import start
+
+    with live_view(quiet=json) as view:
+        run_dir, verdict = start(scenario, options, overrides, out, (view.take,), view.say)
+    lines = read_journal(run_dir)
+    if json:
+        typer.echo(summary_json(lines, verdict, str(run_dir)))
+    else:
+        print_summary(lines, verdict, str(run_dir))
+    return verdict.word.exit_code
