@@ -1,0 +1,1 @@
+"""What runs inside the guest: init (shell), the agent (standard library) and their wire format."""
