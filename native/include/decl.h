@@ -81,7 +81,9 @@ struct gs_program {
 	uint64_t count;
 };
 
-/* Why gs_run_storm refused (op 0) or which set-up call failed. */
+/* Why gs_run_storm refused (op -1), or which set-up call failed: an operation,
+ * or 0 for opening, pinning and the like, which the text names.
+ */
 struct gs_failure {
 	int32_t op;
 	int32_t error;
@@ -202,7 +204,7 @@ uint64_t gs_bucket_high(uint32_t bucket);
 void gs_sequence(const struct gs_program *program, uint32_t thread,
 		 uint32_t count, struct gs_step *out);
 
-/* Run a worker's threads to their end. -EINVAL with failure->op 0: refused. */
+/* Run a worker's threads to their end. -EINVAL with failure->op -1: refused. */
 int gs_run_storm(struct gs_area *area, uint32_t worker, uint32_t first,
 		 uint32_t threads, const struct gs_program *program,
 		 const struct gs_binding *exporter,

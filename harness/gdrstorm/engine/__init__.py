@@ -4,51 +4,20 @@ A supervisor creates an `Area` (a memfd) and hands its descriptor to worker proc
 over its range of thread slots. The supervisor reads the same area at any time, also when a worker hangs or is dead.
 """
 
-from __future__ import annotations
+from gdrstorm.engine.area import Area, AreaSnapshot, ThreadState
+from gdrstorm.engine.program import ExporterBinding, ImporterBinding, StormProgram
+from gdrstorm.engine.storm import Step, has_exporter, has_importer, run_storm, sequence
 
-import msgspec
-
-from gdrstorm.model.op import Op, Order, Share
-
-
-class StormProgram(msgspec.Struct, frozen=True):
-    """What every thread of one worker does. Exactly one of `duration_ns` and `count` (cycles a thread) is not 0."""
-
-    cycle: tuple[Op, ...]
-    seed: int
-    depth: int = 1
-    order: Order = Order.FIFO
-    share: Share = Share.NOTHING
-    size_min_bytes: int = 1 << 20
-    size_max_bytes: int = 1 << 20
-    size_step_bytes: int = 4096
-    offset_max_bytes: int = 0
-    length_bytes: int = 0
-    access: int = 7
-    rereg_access: int = 1
-    pacing_ns: int = 0
-    delay_ns: int = 0
-    duration_ns: int = 0
-    count: int = 0
-    stop_on_error: bool = False
-
-
-class ExporterBinding(msgspec.Struct, frozen=True):
-    """How the engine reaches an exporter: the name of its C back end and its arguments.
-
-    `fds` are descriptors that the Python object keeps open; `addresses` are function or object pointers as integers.
-    """
-
-    backend: str
-    fds: tuple[int, ...] = ()
-    numbers: tuple[int, ...] = ()
-    addresses: tuple[int, ...] = ()
-
-
-class ImporterBinding(msgspec.Struct, frozen=True):
-    """How the engine reaches an importer; as ExporterBinding."""
-
-    backend: str
-    fds: tuple[int, ...] = ()
-    numbers: tuple[int, ...] = ()
-    addresses: tuple[int, ...] = ()
+__all__ = [
+    "Area",
+    "AreaSnapshot",
+    "ExporterBinding",
+    "ImporterBinding",
+    "Step",
+    "StormProgram",
+    "ThreadState",
+    "has_exporter",
+    "has_importer",
+    "run_storm",
+    "sequence",
+]
