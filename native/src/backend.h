@@ -70,12 +70,15 @@ struct gs_importer {
 	const char *name;
 	/* REG needs no dma-buf: the importer brings its own memory. */
 	int ignores_fd;
+	/* Slots never share a place, whatever the program shares. */
+	int place_per_slot;
 	int (*open)(const struct gs_binding *binding, void **self);
 	void (*close)(void *self);
 	int (*thread_open)(void *self, uint32_t thread, void **ctx);
 	void (*thread_close)(void *self, void *ctx);
 	/* Optional: something of the importer's for each slot (one for all when
-	 * the program shares), at least `size` bytes where it is memory.
+	 * the program shares and not place_per_slot), at least `size` bytes
+	 * where it is memory.
 	 */
 	int (*place_open)(void *self, uint64_t size, void **place);
 	void (*place_close)(void *self, void *place, uint64_t size);

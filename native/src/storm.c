@@ -99,6 +99,12 @@ static int shares(const struct gs_storm *storm)
 	return storm->program->share != GS_SHARE_NOTHING;
 }
 
+/* Whether each slot opens a place, not the set-up one for all. */
+static int place_per_slot(const struct gs_storm *storm)
+{
+	return !shares(storm) || storm->importer->place_per_slot;
+}
+
 static int open_contexts(struct gs_thread *t)
 {
 	struct gs_storm *storm = t->storm;
@@ -150,9 +156,8 @@ static int fill_slots(struct gs_thread *t)
 	for (uint32_t i = 0; i < depth && !error; i++) {
 		struct gs_slot *s = &t->slots[i];
 
-		if (shares(storm))
-			*s = storm->shared;
-		else
+		*s = storm->shared;
+		if (place_per_slot(storm))
 			error = open_place(storm, s);
 		if (!error)
 			error = fill_slot(storm, t->exporter_ctx, s,
@@ -183,7 +188,7 @@ static void teardown_thread(struct gs_thread *t)
 	for (uint32_t i = 0; t->slots && i < storm->program->depth; i++)
 		empty_slot(storm, t->exporter_ctx, &t->slots[i],
 			   plan->slot_memory, plan->slot_buffer,
-			   !shares(storm));
+			   place_per_slot(storm));
 	if (t->importer_open && storm->importer->thread_close)
 		storm->importer->thread_close(storm->importer_self,
 					      t->importer_ctx);
@@ -292,7 +297,8 @@ static void close_shared(struct gs_storm *storm)
 {
 	if (!storm->setup_open)
 		return;
-	empty_slot(storm, storm->setup_ctx, &storm->shared, 1, 1, 1);
+	empty_slot(storm, storm->setup_ctx, &storm->shared, 1, 1,
+		   !place_per_slot(storm));
 	if (storm->exporter->thread_close)
 		storm->exporter->thread_close(storm->exporter_self,
 					      storm->setup_ctx);
@@ -314,7 +320,8 @@ static int open_shared(struct gs_storm *storm)
 		return fail_setup(storm, GS_OP_NONE, error,
 				  "open the exporter for the set-up");
 	storm->setup_open = 1;
-	error = open_place(storm, &storm->shared);
+	if (!place_per_slot(storm))
+		error = open_place(storm, &storm->shared);
 	if (!error)
 		error = fill_slot(storm, storm->setup_ctx, &storm->shared,
 				  plan->shared_memory, plan->shared_buffer);
