@@ -56,6 +56,15 @@ def _cpu_field(text: Probe[str], name: str) -> Probe[str]:
     return unknown(Why.NO_FILE, f"{name!r} in /proc/cpuinfo") if value is None else known(value)
 
 
+def _read_cpu_vendor(text: Probe[str]) -> Probe[str]:
+    """The x86 vendor; other architectures are named by their implementer or left `not x86`."""
+    vendor = _cpu_field(text, "vendor_id")
+    if text.value is None or vendor.is_known:
+        return vendor
+    implementer = _cpu_field(text, "CPU implementer").get("")
+    return known(f"implementer {implementer}" if implementer else "not x86")
+
+
 def find_hypervisor(cpuinfo: Probe[str], names: tuple[str, ...]) -> Probe[str]:
     """`none`, or who runs this machine as far as CPU flags and DMI names tell."""
     if cpuinfo.value is None:
@@ -175,7 +184,7 @@ def read_machine(root: Path, cmdline: Probe[str], has_real_pci: bool) -> Machine
         vendor=vendor,
         product=product,
         serial=read_text(dmi / "product_serial"),
-        cpu_vendor=_cpu_field(cpuinfo, "vendor_id"),
+        cpu_vendor=_read_cpu_vendor(cpuinfo),
         cpu_family=read_value(_cpu_field(cpuinfo, "cpu family"), int),
         cpu_model=cpu_model,
         cpu_count=read_value(
