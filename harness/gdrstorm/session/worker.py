@@ -20,7 +20,7 @@ from gdrstorm.model.plan import WorkerPlan
 from gdrstorm.model.scenario import Do, Group
 from gdrstorm.session import wire
 from gdrstorm.session.process import descriptor_kinds, die_with_parent
-from gdrstorm.stack import registry
+from gdrstorm.stack import registry, tables
 from gdrstorm.stack.exporter import Exporter
 from gdrstorm.stack.importer import Importer
 
@@ -79,7 +79,7 @@ def _counts(kind: str) -> bool:
 
 
 def _check_data(exporter: Exporter, importer: Importer, sock: socket.socket) -> None:
-    result = registry.verify_data(exporter, importer)
+    result = tables.verify_data(exporter, importer)
     wire.send(sock, wire.CheckDone(result.name, result.passed, result.detail))
 
 
@@ -94,7 +94,7 @@ def work(sock: socket.socket) -> int:
         ):
             wire.send(sock, wire.Opened(exporter.describe(), importer.describe()))
             if job.plan.do is Do.GATE:
-                results = registry.run_gate(job.plan.table, exporter, importer)
+                results = tables.run_gate(job.plan.table, exporter, importer)
                 wire.send(sock, wire.GateDone(results))
             else:
                 if job.plan.verify:
