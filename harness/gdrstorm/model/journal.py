@@ -153,6 +153,13 @@ class Audit(Entry, frozen=True, kw_only=True, tag="audit"):
     snapshot: Snapshot
 
 
+class Watching(Entry, frozen=True, kw_only=True, tag="watching"):
+    """Which witnesses look at this run, and which cannot and why. A blind witness is named in every verdict."""
+
+    witnesses: tuple[str, ...]
+    blind: dict[str, str] = {}
+
+
 class Note(Entry, frozen=True, kw_only=True, tag="note"):
     """Something a reader should know that decides nothing: a clean-up that failed, a witness that could not look."""
 
@@ -199,6 +206,7 @@ Line = (
     | Check
     | Seen
     | Audit
+    | Watching
     | Note
     | BedFact
     | Skipped

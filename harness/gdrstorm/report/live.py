@@ -122,7 +122,7 @@ class View:
 @contextmanager
 def live_view(quiet: bool = False) -> Iterator[View]:
     """A view on stderr while a run lasts; nothing at all when `quiet`."""
-    console = Console(file=sys.stderr, highlight=False, quiet=quiet)
+    console = Console(file=sys.stderr, highlight=False, quiet=quiet, soft_wrap=not sys.stderr.isatty())
     view = View(console, quiet)
     if quiet or not console.is_terminal:
         yield view

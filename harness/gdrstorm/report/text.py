@@ -26,7 +26,7 @@ COLOURS = {
 
 def print_summary(lines: Sequence[j.Line], verdict: Verdict, run_dir: str, console: Console | None = None) -> None:
     """The verdict in one line with its reason, the tables behind it, and where the run is."""
-    out = console or Console(highlight=False)
+    out = console or Console(highlight=False, soft_wrap=True)
     digest = make_digest(lines, verdict)
     _print_head(out, digest)
     if digest.totals:

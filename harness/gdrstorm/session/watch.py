@@ -40,20 +40,24 @@ class Watch:
         self.seen: dict[str, Event] = {}
 
     def open(self) -> None:
-        """Start to look. What cannot be looked at becomes a note, never an exception."""
+        """Start to look. What cannot look is named in the journal, never an exception."""
+        blind: dict[str, str] = {}
         problem = self._stack.enter_context(devkmsg_unlimited())
         if problem:
             self._note(f"kernel log markers may be lost to the rate limit: {problem}")
         try:
             self._reader = self._stack.enter_context(KmsgReader(self._kmsg_path))
         except OSError as error:
-            self._note(f"the kernel log cannot be read: {self._kmsg_path}: {error.strerror} (run as root)")
+            blind["kernel log"] = f"{self._kmsg_path}: {error.strerror} (needs root)"
         for witness in list(self._witnesses):
             try:
                 witness.start()
             except Exception as error:
-                self._note(f"witness {type(witness).__name__} cannot look: {error}")
+                blind[type(witness).__name__] = str(error)
                 self._witnesses.remove(witness)
+        looking = tuple(type(witness).__name__ for witness in self._witnesses)
+        log = ("kernel log",) if self._reader is not None else ()
+        self._write(j.Watching(witnesses=(*log, *looking), blind=blind))
 
     def fileno(self) -> int | None:
         """Descriptor of the kernel log to wait on, None when it cannot be read."""

@@ -36,7 +36,7 @@ class Facts:
         self.audits: dict[str, j.Audit] = {}
         self.lost: j.BedFact | None = None
         self.intents: dict[str, j.Intent] = {}
-        self.progress: Counter[str] = Counter()
+        self.blind: dict[str, str] = {}
         for line in lines:
             self._add(line)
 
@@ -70,11 +70,15 @@ class Facts:
                 self.intents[line.id] = line
             case j.Done():
                 self.intents.pop(line.id, None)
-            case j.Progress():
-                for beat in line.ops:
-                    self.progress[beat.op] += beat.count
+            case j.Watching():
+                self.blind = line.blind
             case _:
                 pass
+
+    @property
+    def workers_whole(self) -> bool:
+        """No worker was killed or crashed, so that whatever it had open was its own to close."""
+        return not any(line.state in ("crashed", "killed", "failed") for line in self.workers.values())
 
     @property
     def suspect(self) -> str:
@@ -91,7 +95,7 @@ def calls_made(facts: Facts) -> int:
     """Calls on the stack under test, failed ones included; waits and gate rows that were skipped do not count."""
     stormed = sum(op.count for total in facts.totals for op in total.ops if op.op not in _IDLE)
     gated = sum(1 for gate in facts.gates for result in gate.results if not result.skipped)
-    return stormed + gated + len(facts.checks)
+    return stormed + gated + sum(1 for check in facts.checks if check.phase != "bed")
 
 
 def judge(lines: Sequence[j.Line]) -> Verdict:
@@ -198,7 +202,7 @@ def _leak_failures(facts: Facts, expect: Expect) -> list[str]:
     wrong = [
         f"{total.outstanding} slots of group {total.group} were never released"
         for total in facts.totals
-        if total.outstanding and not facts.hangs
+        if total.outstanding and not facts.hangs and facts.workers_whole
     ]
     if expect.leaks or not {"before", "after"} <= facts.audits.keys():
         return wrong
@@ -268,6 +272,8 @@ def _pass_reason(facts: Facts, expect: Expect) -> str:
     notable = [e for e in facts.events() if e.severity is Severity.CORRECTED]
     if notable:
         parts.append(f"{sum(e.count for e in notable)} corrected events")
+    if facts.blind:
+        parts.append(f"not watched: {', '.join(f'{name} ({why})' for name, why in facts.blind.items())}")
     unknown = set()
     for audit in facts.audits.values():
         unknown |= set(audit.snapshot.unknown)
