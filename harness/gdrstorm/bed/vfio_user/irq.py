@@ -31,14 +31,15 @@ def _disables_all(request: IrqSet) -> bool:
 
 
 class IrqTable:
-    """The MSI-X vectors; INTx, MSI, error and request interrupts do not exist (count 0)."""
+    """The MSI-X vectors; INTx and MSI have none, error and request interrupts do not exist."""
 
     def __init__(self, vectors: int) -> None:
         self._fds: list[int | None] = [None] * vectors
         self.raised_count = 0
 
     def count(self, index: int) -> int:
-        if index >= IRQ_INDEX_COUNT:
+        # QEMU warns of an error interrupt that has no vectors, not of one that is refused.
+        if index >= IRQ_INDEX_COUNT or index in (IrqIndex.ERR, IrqIndex.REQ):
             raise ProtocolError(errno.EINVAL, f"interrupt index {index}")
         return len(self._fds) if index == IrqIndex.MSIX else 0
 

@@ -92,7 +92,7 @@ class EventLoop:
         for key, events in self._selector.select(wait):
             # An earlier handler of this turn may have closed this descriptor.
             handler = self._handlers.get(key.fd)
-            if handler is not None and handler is key.data:
+            if handler is not None and handler == key.data:
                 handler(events)
         self._run_timers()
 
@@ -121,6 +121,8 @@ class EventLoop:
         self._wake()
 
     def _wake(self) -> None:
+        if self._wake_write < 0:
+            return
         try:
             os.write(self._wake_write, b"\0")
         except BlockingIOError:

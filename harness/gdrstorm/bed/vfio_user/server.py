@@ -36,24 +36,27 @@ _MAX_PATH_BYTES: Final = 107  # sockaddr_un.sun_path without its NUL
 
 def open_listener(path: Path) -> socket.socket:
     """Bind and listen, for the owner only. A stale socket file is replaced, a live one is not."""
-    name = os.fspath(path)
-    if len(os.fsencode(name)) > _MAX_PATH_BYTES:
-        raise UsageError(f"socket path too long: {name}", f"at most {_MAX_PATH_BYTES} bytes")
-    _remove_stale(path)
+    # Bound under another name and moved: whoever waits for the file can connect when he sees it.
+    draft = path.with_name(path.name + "~")
+    if len(os.fsencode(draft)) > _MAX_PATH_BYTES:
+        raise UsageError(f"socket path too long: {path}", f"at most {_MAX_PATH_BYTES - 1} bytes")
+    _check_free(path)
+    draft.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     mask = os.umask(0o177)
     try:
-        listener.bind(name)
+        listener.bind(os.fspath(draft))
         listener.listen(4)
+        draft.rename(path)
     except OSError as error:
         listener.close()
-        raise CallError(f"cannot listen: {name}", error.errno or errno.EIO) from error
+        raise CallError(f"cannot listen: {path}", error.errno or errno.EIO) from error
     finally:
         os.umask(mask)
     return listener
 
 
-def _remove_stale(path: Path) -> None:
+def _check_free(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -64,7 +67,6 @@ def _remove_stale(path: Path) -> None:
         try:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
-            path.unlink()
             return
     raise UsageError(f"cannot listen: {path}: somebody does already")
 

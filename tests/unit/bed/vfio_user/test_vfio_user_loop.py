@@ -81,6 +81,26 @@ def test_a_descriptor_closed_in_the_same_turn_is_not_called(loop: EventLoop) -> 
             os.close(fd)
 
 
+def test_watching_again_keeps_the_handler_alive(loop: EventLoop) -> None:
+    """Each mention of a method is a new object, equal to the last."""
+    read, write = os.pipe()
+
+    class Reader:
+        seen = 0
+
+        def ready(self, _events: int) -> None:
+            self.seen += len(os.read(read, 16))
+
+    reader = Reader()
+    for expected in (1, 2):
+        loop.watch(read, READ, reader.ready)
+        os.write(write, b"x")
+        loop.turn(0)
+        assert reader.seen == expected
+    os.close(read)
+    os.close(write)
+
+
 def test_idle_sleeps(loop: EventLoop) -> None:
     """A loop with nothing to do wakes up for its stop alone."""
     turns: list[int] = []

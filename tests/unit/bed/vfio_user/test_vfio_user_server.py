@@ -154,8 +154,9 @@ def test_irq_info(client: Client) -> None:
     msix = struct.pack("=IIII", 16, IrqInfoFlag.EVENTFD, 2, VECTORS)
     assert ask(IrqIndex.MSIX) == msix
     assert ask(IrqIndex.INTX) == struct.pack("=IIII", 16, 0, 0, 0)
-    bad = struct.pack("=IIII", 16, 0, 5, 0)
-    assert client.error(Command.DEVICE_GET_IRQ_INFO, bad) == errno.EINVAL
+    for index in (IrqIndex.ERR, IrqIndex.REQ, 5):
+        bad = struct.pack("=IIII", 16, 0, index, 0)
+        assert client.error(Command.DEVICE_GET_IRQ_INFO, bad) == errno.EINVAL
 
 
 def test_region_read_and_write(client: Client) -> None:
