@@ -77,6 +77,8 @@ def _run(
         got = errno_name(error.errno or 0)
     except CallError as error:
         got = _name_of(error)
+    except ValueError as error:  # Python's own mmap looks at the size of regular files
+        got, note = "wrong", str(error)
     return GateResult(
         TABLE, case, "dma-buf core", expected, got, got in expected, OK not in expected, note
     )
