@@ -98,7 +98,9 @@ def test_modules_stay_short(path: Path) -> None:
 def test_no_import_cycle() -> None:
     """Cycles between files of one module, over imports at the top of files."""
     graph: dict[str, set[str]] = {}
-    names = {".".join(("gdrstorm", *p.relative_to(ROOT).with_suffix("").parts)): p for p in modules()}
+    names = {
+        ".".join(("gdrstorm", *p.relative_to(ROOT).with_suffix("").parts)): p for p in modules()
+    }
     names = {n.removesuffix(".__init__"): p for n, p in names.items()}
     for name, path in names.items():
         tree = ast.parse(path.read_text())
@@ -114,7 +116,9 @@ def test_no_import_cycle() -> None:
     done: set[str] = set()
 
     def visit(node: str, trail: tuple[str, ...]) -> None:
-        assert node not in trail, "import cycle: " + " -> ".join((*trail[trail.index(node) :], node))
+        assert node not in trail, "import cycle: " + " -> ".join(
+            (*trail[trail.index(node) :], node)
+        )
         if node in done:
             return
         for other in sorted(graph[node]):

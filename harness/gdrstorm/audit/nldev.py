@@ -56,8 +56,10 @@ def parse_summary(payload: bytes) -> dict[str, int]:
 
 def _ask(sock: socket.socket, command: int, flags: int, payload: bytes) -> list[bytes]:
     kind = (_NLDEV << 10) | command
-    sock.send(_HEADER.pack(_HEADER.size + len(payload), kind, _NLM_F_REQUEST | flags, 1, 0) + payload)
-    answers = []
+    sock.send(
+        _HEADER.pack(_HEADER.size + len(payload), kind, _NLM_F_REQUEST | flags, 1, 0) + payload
+    )
+    answers: list[bytes] = []
     while True:
         data = sock.recv(1 << 16)
         while len(data) >= _HEADER.size:

@@ -31,7 +31,9 @@ def read_dmabufs(path: Path = Path("/sys/kernel/debug/dma_buf/bufinfo")) -> Snap
     try:
         parsed = parse_bufinfo(path.read_text())
     except OSError as error:
-        return Snapshot(unknown={name: f"{path}: {error.strerror} (needs root and debugfs mounted)"})
+        return Snapshot(
+            unknown={name: f"{path}: {error.strerror} (needs root and debugfs mounted)"}
+        )
     if parsed is None:
         return Snapshot(unknown={name: f"{path} has no line `Total N objects`"})
     return Snapshot((Counter(name, parsed[0]), Counter("dma-buf memory", parsed[1], "bytes")))

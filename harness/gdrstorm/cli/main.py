@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 
-import click
 import typer
 
 from gdrstorm import __version__
@@ -22,6 +21,9 @@ from gdrstorm.cli.report import report
 from gdrstorm.cli.run import run
 from gdrstorm.cli.topo import topo
 from gdrstorm.errors import GdrstormError
+
+#: click's base of all command line errors; typer carries its own copy of click in newer versions
+CommandLineError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
     name="gdrstorm",
@@ -52,7 +54,11 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
+        False,
+        "--version",
+        help="Print the version and exit.",
+        callback=_show_version,
+        is_eager=True,
     ),
 ) -> None:
     """Stress the kernel path of GPUDirect RDMA over DMA-BUF, and keep the evidence."""
@@ -65,12 +71,12 @@ def main() -> None:
     except GdrstormError as error:
         typer.echo(f"gdrstorm: {error}", err=True)
         status = error.exit_code
-    except click.exceptions.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         typer.echo("gdrstorm: interrupted", err=True)
         status = 130
-    except click.ClickException as error:
-        error.show()
-        status = error.exit_code
+    except CommandLineError as error:
+        error.show()  # type: ignore[attr-defined]
+        status = error.exit_code  # type: ignore[attr-defined]
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0

@@ -36,5 +36,6 @@ def find_scenario(name: str) -> Scenario:
         return read_scenario(path)
     known = list_names()
     raise UsageError(
-        f'no scenario "{name}"{nearest(name, known)}', "gdrstorm list shows all; a path to a .toml file works too"
+        f'no scenario "{name}"{nearest(name, known)}',
+        "gdrstorm list shows all; a path to a .toml file works too",
     )

@@ -111,7 +111,9 @@ def word(allowed: Iterable[str]) -> Parser:
 
     def parse(value: Any) -> str:
         if value not in words:
-            raise ValueError(f"must be one of {', '.join(words)}, is {value!r}{nearest(str(value), words)}")
+            raise ValueError(
+                f"must be one of {', '.join(words)}, is {value!r}{nearest(str(value), words)}"
+            )
         return str(value)
 
     return parse

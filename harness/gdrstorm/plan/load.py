@@ -165,7 +165,9 @@ def _memory(ctx: _Context, raw: Any, path: KeyPath, base: dict[str, Any]) -> dic
     """Memory settings of `raw` over those of the level above, as plain values."""
     own = ctx.table(raw, path, MEMORY) if raw is not None else {}
     if "size" in own and ("size_min" in own or "size_max" in own):
-        ctx.problem((*path, "size"), f"{_dotted(path)}: give size, or size_min and size_max, not both")
+        ctx.problem(
+            (*path, "size"), f"{_dotted(path)}: give size, or size_min and size_max, not both"
+        )
     if "size" in own:
         base = {k: v for k, v in base.items() if k not in ("size_min", "size_max")}
         own = {**own, "size_min": own["size"], "size_max": own["size"]}
@@ -173,7 +175,9 @@ def _memory(ctx: _Context, raw: Any, path: KeyPath, base: dict[str, Any]) -> dic
     merged = {**base, **own}
     low, high = merged.get("size_min", 1 << 20), merged.get("size_max", 1 << 20)
     if low > high:
-        ctx.problem((*path, "size_min"), f"{_dotted(path)}: size_min {low} is above size_max {high}")
+        ctx.problem(
+            (*path, "size_min"), f"{_dotted(path)}: size_min {low} is above size_max {high}"
+        )
     return merged
 
 
@@ -194,7 +198,9 @@ def _check_cycle(cycle: tuple[Op, ...], share: Share) -> list[str]:
     """What is wrong with a cycle: every op needs what it works on, and each release follows its acquire."""
     wrong = []
     if share is Share.BUFFER and {Op.EXPORT, Op.CLOSE, Op.ALLOC, Op.FREE} & set(cycle):
-        wrong.append("with share = buffer the buffer belongs to all threads: only REG, REREG, DEREG, SYNC, DELAY, BARRIER")
+        wrong.append(
+            "with share = buffer the buffer belongs to all threads: only REG, REREG, DEREG, SYNC, DELAY, BARRIER"
+        )
     if share is Share.ALLOCATION and {Op.ALLOC, Op.FREE} & set(cycle):
         wrong.append("with share = allocation the memory belongs to all threads: no ALLOC or FREE")
     for first, last in ((Op.ALLOC, Op.FREE), (Op.EXPORT, Op.CLOSE), (Op.REG, Op.DEREG)):
@@ -217,13 +223,21 @@ def _check_cycle(cycle: tuple[Op, ...], share: Share) -> list[str]:
 
 
 def _group(
-    ctx: _Context, values: dict[str, Any], path: KeyPath, base_memory: dict[str, Any], name: str
+    ctx: _Context,
+    values: dict[str, Any],
+    path: KeyPath,
+    base_memory: dict[str, Any],
+    name: str,
+    has_cycle: bool,
 ) -> m.Group | None:
     memory = _memory_record(_memory(ctx, values.get("memory"), (*path, "memory"), base_memory))
     cycle: tuple[Op, ...] = values.get("cycle", ())
     if not cycle:
-        if not any(line for line, text in ctx.problems if "cycle" in text):
-            ctx.problem(path, f'{_dotted(path)} needs the key "cycle", as ["EXPORT", "REG", "DEREG", "CLOSE"]')
+        if not has_cycle:
+            ctx.problem(
+                path,
+                f'{_dotted(path)} needs the key "cycle", as ["EXPORT", "REG", "DEREG", "CLOSE"]',
+            )
         return None
     for wrong in _check_cycle(cycle, memory.share):
         ctx.problem((*path, "cycle"), f"{_dotted(path)}.cycle: {wrong}")
@@ -244,8 +258,12 @@ def _group(
 
 
 def _gate_phase(ctx: _Context, values: dict[str, Any], path: KeyPath, name: str) -> m.Phase:
-    for key in sorted(set(values) & (set(GROUP) | {"group", "duration", "count"}) - {"name", "memory"}):
-        ctx.problem((*path, key), f"{_dotted(path)}.{key} means nothing in a gate (do = gate takes table)")
+    for key in sorted(
+        set(values) & (set(GROUP) | {"group", "duration", "count"}) - {"name", "memory"}
+    ):
+        ctx.problem(
+            (*path, key), f"{_dotted(path)}.{key} means nothing in a gate (do = gate takes table)"
+        )
     if "table" not in values:
         ctx.problem(path, f'{_dotted(path)} with do = gate needs the key "table"')
     return m.Phase(name=name, do=m.Do.GATE, table=values.get("table", ""))
@@ -258,19 +276,23 @@ def _phase(ctx: _Context, raw: Any, path: KeyPath, base_memory: dict[str, Any]) 
         return _gate_phase(ctx, values, path, name)
     if "table" in values:
         ctx.problem((*path, "table"), f"{_dotted(path)}.table belongs to do = gate")
-    if ("duration" in values) == ("count" in values):
+    given = raw if isinstance(raw, dict) else {}
+    if ("duration" in given) == ("count" in given):
         ctx.problem(path, f"{_dotted(path)} needs exactly one of duration and count")
     memory = _memory(ctx, values.get("memory"), (*path, "memory"), base_memory)
     groups: list[m.Group | None] = []
     if "group" in values:
         for key in sorted(set(values) & set(GROUP) - {"name", "memory"}):
-            ctx.problem((*path, key), f"{_dotted(path)}.{key} belongs into its [[phase.group]] tables")
+            ctx.problem(
+                (*path, key), f"{_dotted(path)}.{key} belongs into its [[phase.group]] tables"
+            )
         for group_path, item in ctx.tables(values["group"], (*path, "group")):
             own = ctx.table(item, group_path, GROUP)
-            groups.append(_group(ctx, own, group_path, memory, f"group{group_path[-1]}"))
+            has_cycle = isinstance(item, dict) and "cycle" in item
+            groups.append(_group(ctx, own, group_path, memory, f"group{group_path[-1]}", has_cycle))
     else:
         own = {**values, "memory": None, "name": name}
-        groups.append(_group(ctx, own, path, memory, name))
+        groups.append(_group(ctx, own, path, memory, name, "cycle" in given))
     return m.Phase(
         name=name,
         groups=tuple(group for group in groups if group),
@@ -286,7 +308,11 @@ def _expect(ctx: _Context, raw: Any) -> m.Expect:
     for path, item in ctx.tables(values.get("error", []), ("expect", "error")):
         one = ctx.table(item, path, ERROR)
         if "op" in one and "errno" in one:
-            errors.append(m.ExpectedError(one["op"], one["errno"], one.get("how", m.How.MAY), one.get("count", 1)))
+            errors.append(
+                m.ExpectedError(
+                    one["op"], one["errno"], one.get("how", m.How.MAY), one.get("count", 1)
+                )
+            )
     for path, item in ctx.tables(values.get("fault", []), ("expect", "fault")):
         one = ctx.table(item, path, FAULT)
         if "class" in one:
@@ -338,7 +364,10 @@ def parse_scenario(text: str, name: str, file: str) -> m.Scenario:
     ctx = _Context(file, LineMap(text))
     top = ctx.table(raw, (), TOP)
     base_memory = _memory(ctx, top.get("memory"), ("memory",), {})
-    phases = [_phase(ctx, item, path, base_memory) for path, item in ctx.tables(top.get("phase", []), ("phase",))]
+    phases = [
+        _phase(ctx, item, path, base_memory)
+        for path, item in ctx.tables(top.get("phase", []), ("phase",))
+    ]
     if "phase" in raw and not phases and isinstance(raw["phase"], list):
         ctx.problem(("phase",), "at least one [[phase]] is needed")
     needs = ctx.table(top.get("needs", {}), ("needs",), NEEDS)
@@ -375,7 +404,12 @@ def read_scenario(path: Path, name: str | None = None) -> m.Scenario:
     try:
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise UsageError(f"cannot read scenario {path}: {error.strerror}", "gdrstorm list shows the shipped ones") from None
+        raise UsageError(
+            f"cannot read scenario {path}: {error.strerror}", "gdrstorm list shows the shipped ones"
+        ) from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read scenario {path}: not UTF-8 at byte {error.start}", "scenario files are TOML") from None
+        raise UsageError(
+            f"cannot read scenario {path}: not UTF-8 at byte {error.start}",
+            "scenario files are TOML",
+        ) from None
     return parse_scenario(text, name or path.stem, str(path))

@@ -35,7 +35,7 @@ def _phase(phase: Phase, stack: StackChoice, seed: int, length_ns: int, worker: 
     if phase.do is Do.GATE:
         gate = WorkerPlan(worker, phase.name, phase.do, stack, seed, table=phase.table)
         return PhasePlan(phase.name, phase.do, 0, (gate,))
-    workers = []
+    workers: list[WorkerPlan] = []
     thread = 0
     for group in phase.groups:
         for _ in range(group.processes):

@@ -64,8 +64,12 @@ def make_digest(lines: Sequence[j.Line], verdict: Verdict) -> Digest:
     return Digest(
         verdict=verdict,
         start=start,
-        exporter=stack.exporter if stack else StackPart(planned.plan.stack.exporter if planned else ""),
-        importer=stack.importer if stack else StackPart(planned.plan.stack.importer if planned else ""),
+        exporter=stack.exporter
+        if stack
+        else StackPart(planned.plan.stack.exporter if planned else ""),
+        importer=stack.importer
+        if stack
+        else StackPart(planned.plan.stack.importer if planned else ""),
         seed=planned.plan.seed if planned else None,
         totals=totals,
         gates=tuple(line for line in lines if isinstance(line, j.Gate)),
@@ -141,7 +145,9 @@ def operations(digest: Digest) -> dict[str, OpSummary]:
                 min_ns=min(op.latency.min_ns, old.latency.min_ns),
                 max_ns=max(op.latency.max_ns, old.latency.max_ns),
             )
-            merged[op.op] = OpSummary(op.op, old.count + op.count, errors, latency, bigger.error_latency)
+            merged[op.op] = OpSummary(
+                op.op, old.count + op.count, errors, latency, bigger.error_latency
+            )
     return merged
 
 

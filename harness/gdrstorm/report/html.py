@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 
 import jinja2
@@ -12,7 +13,13 @@ from gdrstorm.model.verdict import Verdict, Word
 from gdrstorm.report.digest import Digest, make_digest
 from gdrstorm.units import format_ns
 
-_TONES = {Word.PASS: "good", Word.FAIL: "bad", Word.LOST: "bad", Word.BROKEN: "bad", Word.SKIP: "warn"}
+_TONES = {
+    Word.PASS: "good",
+    Word.FAIL: "bad",
+    Word.LOST: "bad",
+    Word.BROKEN: "bad",
+    Word.SKIP: "warn",
+}
 _COLOURS = ("#175cd3", "#067647", "#b54708", "#6938ef", "#c11574", "#0e7090", "#667085")
 _WIDTH, _HEIGHT, _MARGIN = 1000.0, 220.0, 48.0
 
@@ -39,26 +46,36 @@ def rate_chart(digest: Digest) -> str:
 
 def _svg(series: dict[str, list[tuple[float, float]]], last: float, top: float) -> str:
     legend = 20 * ((len(series) + 3) // 4)
-    parts = [f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT + legend:.0f}" font-family="sans-serif" font-size="11">']
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT + legend:.0f}" font-family="sans-serif" font-size="11">'
+    ]
     base = _HEIGHT - 24
     for step in range(5):
         y = base - (base - 12) * step / 4
-        parts.append(f'<line x1="{_MARGIN}" x2="{_WIDTH - 12}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e7ec"/>')
+        parts.append(
+            f'<line x1="{_MARGIN}" x2="{_WIDTH - 12}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e7ec"/>'
+        )
         parts.append(
             f'<text x="{_MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#667085">{top * step / 4:,.0f}</text>'
         )
     parts.append(f'<text x="{_MARGIN}" y="{base + 16}" fill="#667085">0s</text>')
-    parts.append(f'<text x="{_WIDTH - 12}" y="{base + 16}" text-anchor="end" fill="#667085">{last:.0f}s</text>')
+    parts.append(
+        f'<text x="{_WIDTH - 12}" y="{base + 16}" text-anchor="end" fill="#667085">{last:.0f}s</text>'
+    )
     for number, (name, points) in enumerate(series.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         path = " ".join(
             f"{_MARGIN + (_WIDTH - 12 - _MARGIN) * x / last:.1f},{base - (base - 12) * y / top:.1f}"
             for x, y in points
         )
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+        )
         x, y = _MARGIN + 236 * (number % 4), _HEIGHT + 12 + 20 * (number // 4)
         parts.append(f'<rect x="{x}" y="{y - 8}" width="10" height="10" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 16}" y="{y + 1}">{jinja2.utils.markupsafe.escape(name)}</text>')
+        parts.append(
+            f'<text x="{x + 16}" y="{y + 1}">{html.escape(name)}</text>'
+        )
     return "".join([*parts, "</svg>"])
 
 

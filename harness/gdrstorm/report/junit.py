@@ -17,8 +17,12 @@ def render(lines: Sequence[j.Line], verdict: Verdict) -> str:
     suite = ET.Element("testsuite", name=f"gdrstorm.{name}")
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
 
-    def case(title: str, seconds: float = 0.0, kind: str = "", message: str = "", body: str = "") -> None:
-        element = ET.SubElement(suite, "testcase", classname=name, name=title, time=f"{seconds:.3f}")
+    def case(
+        title: str, seconds: float = 0.0, kind: str = "", message: str = "", body: str = ""
+    ) -> None:
+        element = ET.SubElement(
+            suite, "testcase", classname=name, name=title, time=f"{seconds:.3f}"
+        )
         counts["tests"] += 1
         if kind:
             ET.SubElement(element, kind, message=message).text = body
@@ -32,10 +36,20 @@ def render(lines: Sequence[j.Line], verdict: Verdict) -> str:
             elif row.passed:
                 case(title)
             else:
-                case(title, kind="failure", message=f"answered {row.got}, expected {' or '.join(row.expected)}")
+                case(
+                    title,
+                    kind="failure",
+                    message=f"answered {row.got}, expected {' or '.join(row.expected)}",
+                )
     for check in digest.checks:
         case(check.name, kind="" if check.passed else "failure", message=check.detail)
-    kinds = {Word.FAIL: "failure", Word.BROKEN: "error", Word.LOST: "error", Word.SKIP: "skipped", Word.PASS: ""}
+    kinds = {
+        Word.FAIL: "failure",
+        Word.BROKEN: "error",
+        Word.LOST: "error",
+        Word.SKIP: "skipped",
+        Word.PASS: "",
+    }
     case(
         "verdict",
         digest.elapsed_ns / 1e9,

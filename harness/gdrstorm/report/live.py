@@ -58,10 +58,17 @@ class View:
                 self._progress(line)
             case j.Seen(event=event, before_run=False):
                 new = event.id not in self._events
-                self._events[event.id] = f"{event.severity.value} {event.cls.value} {event.device or ''} {event.title}"
+                self._events[event.id] = (
+                    f"{event.severity.value} {event.cls.value} {event.device or ''} {event.title}"
+                )
                 if new and self._plain and not self._quiet:
                     self._console.print(Text(f"kernel: {self._events[event.id]}"))
-            case j.Worker(state=state, reason=reason) if state in ("hung", "crashed", "killed", "failed"):
+            case j.Worker(state=state, reason=reason) if state in (
+                "hung",
+                "crashed",
+                "killed",
+                "failed",
+            ):
                 self.say(f"worker {line.worker} {state}: {reason}")
             case j.End():
                 self._status = "judging"
@@ -74,13 +81,21 @@ class View:
             self._counts[beat.op] = self._counts.get(beat.op, 0) + beat.count
             self._errors[beat.op] = self._errors.get(beat.op, 0) + beat.failed
         self._status = f"phase {line.phase}"
-        if self._plain and not self._quiet and time.monotonic() - self._last_plain >= _PLAIN_EVERY_S:
+        if (
+            self._plain
+            and not self._quiet
+            and time.monotonic() - self._last_plain >= _PLAIN_EVERY_S
+        ):
             self._last_plain = time.monotonic()
             words = ", ".join(
-                f"{beat.op} {beat.count}/s p99 {format_ns(beat.p99_ns)}" for beat in line.ops if beat.count
+                f"{beat.op} {beat.count}/s p99 {format_ns(beat.p99_ns)}"
+                for beat in line.ops
+                if beat.count
             )
             failed = sum(self._errors.values())
-            self._console.print(Text(f"{line.phase}/{line.group}: {words}; errors {failed}{self._left()}"))
+            self._console.print(
+                Text(f"{line.phase}/{line.group}: {words}; errors {failed}{self._left()}")
+            )
 
     def _left(self) -> str:
         if self._plan is None:
@@ -122,7 +137,9 @@ class View:
 @contextmanager
 def live_view(quiet: bool = False) -> Iterator[View]:
     """A view on stderr while a run lasts; nothing at all when `quiet`."""
-    console = Console(file=sys.stderr, highlight=False, quiet=quiet, soft_wrap=not sys.stderr.isatty())
+    console = Console(
+        file=sys.stderr, highlight=False, quiet=quiet, soft_wrap=not sys.stderr.isatty()
+    )
     view = View(console, quiet)
     if quiet or not console.is_terminal:
         yield view

@@ -24,7 +24,9 @@ COLOURS = {
 }
 
 
-def print_summary(lines: Sequence[j.Line], verdict: Verdict, run_dir: str, console: Console | None = None) -> None:
+def print_summary(
+    lines: Sequence[j.Line], verdict: Verdict, run_dir: str, console: Console | None = None
+) -> None:
     """The verdict in one line with its reason, the tables behind it, and where the run is."""
     out = console or Console(highlight=False, soft_wrap=True)
     digest = make_digest(lines, verdict)
@@ -40,7 +42,9 @@ def print_summary(lines: Sequence[j.Line], verdict: Verdict, run_dir: str, conso
     _print_events(out, digest)
     _print_rest(out, digest)
     name = digest.start.scenario.name if digest.start else "run"
-    out.print(Text.assemble((verdict.word.value, COLOURS[verdict.word]), f"  {name}: {verdict.reason}"))
+    out.print(
+        Text.assemble((verdict.word.value, COLOURS[verdict.word]), f"  {name}: {verdict.reason}")
+    )
     for finding in verdict.findings[1:20]:
         out.print(Text(f"      {finding}"))
     if verdict.suspect:
@@ -124,7 +128,11 @@ def _print_events(out: Console, digest: Digest) -> None:
         where = f" {event.device}" if event.device else ""
         origin = f" [{line.origin}]" if line.origin else ""
         during = f" in {line.phase}" if line.phase else ""
-        out.print(Text(f"{event.severity.value}{origin}: {event.cls.value}{where}: {event.title} x{event.count}{during}"))
+        out.print(
+            Text(
+                f"{event.severity.value}{origin}: {event.cls.value}{where}: {event.title} x{event.count}{during}"
+            )
+        )
     if len(shown) > 20:
         out.print(f"... and {len(shown) - 20} more events in the journal")
     older = len(digest.events) - len(shown)

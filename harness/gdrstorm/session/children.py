@@ -74,7 +74,10 @@ class Child:
         elif self.state == "done" and status == 0:
             self.state = "ended"
         else:
-            self.reason = self.reason or f"the worker process ended with status {status} before its work was done"
+            self.reason = (
+                self.reason
+                or f"the worker process ended with status {status} before its work was done"
+            )
             self.state = "failed"
         return True
 
@@ -106,7 +109,11 @@ def spawn(plan: WorkerPlan, area_fd: int | None) -> Child:
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
-        command, pass_fds=keep, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), env=environment
+        command,
+        pass_fds=keep,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr.fileno(),
+        env=environment,
     )
     theirs.close()
     wire.send(ours, wire.Job(plan, -1 if area_fd is None else area_fd))

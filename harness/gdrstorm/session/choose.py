@@ -56,7 +56,9 @@ def check_allowed(scenario: Scenario, options: RunOptions) -> None:
         ("importer", options.importer, scenario.needs.importers),
     ):
         if named and allowed and named not in allowed and named != "fake":
-            raise UnavailableError(f"{scenario.name} is made for {kind} {' or '.join(allowed)}, not for {named}")
+            raise UnavailableError(
+                f"{scenario.name} is made for {kind} {' or '.join(allowed)}, not for {named}"
+            )
 
 
 def check_needs(scenario: Scenario, uid: int) -> None:
@@ -65,11 +67,14 @@ def check_needs(scenario: Scenario, uid: int) -> None:
         raise UnavailableError(f"{scenario.name} needs root", "run it with sudo")
     if scenario.needs.gpu and not Path("/dev/nvidiactl").exists():
         raise UnavailableError(
-            f"{scenario.name} needs an NVIDIA GPU: there is no /dev/nvidiactl", "gdrstorm check tells more"
+            f"{scenario.name} needs an NVIDIA GPU: there is no /dev/nvidiactl",
+            "gdrstorm check tells more",
         )
     missing = [name for name in scenario.needs.drivers if not Path(f"/sys/module/{name}").exists()]
     if missing:
-        raise UnavailableError(f"{scenario.name} needs the driver {', '.join(missing)}, which is not loaded")
+        raise UnavailableError(
+            f"{scenario.name} needs the driver {', '.join(missing)}, which is not loaded"
+        )
 
 
 def choose_stack(scenario: Scenario, options: RunOptions, uid: int) -> StackChoice:

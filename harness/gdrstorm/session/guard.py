@@ -27,7 +27,14 @@ class Guard:
             setting = _SETTING.read_text().strip()
         except OSError:
             setting = ""
-        command = [sys.executable, "-m", "gdrstorm.session.guard", str(read_fd), str(journal), setting]
+        command = [
+            sys.executable,
+            "-m",
+            "gdrstorm.session.guard",
+            str(read_fd),
+            str(journal),
+            setting,
+        ]
         self._process = subprocess.Popen(
             command,
             pass_fds=(read_fd,),

@@ -29,5 +29,7 @@ class Recorder:
             except Exception as error:
                 self._observers.remove(observer)
                 with contextlib.suppress(OSError):
-                    self._journal.write(j.Note(text=f"an observer failed and was dropped: {error!r}"))
+                    self._journal.write(
+                        j.Note(text=f"an observer failed and was dropped: {error!r}")
+                    )
         return stamped

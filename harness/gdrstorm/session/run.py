@@ -46,7 +46,9 @@ def make_run_dir(out: Path | None, run_id: str) -> Path:
     try:
         path.mkdir(parents=True)
     except OSError as error:
-        raise UsageError(f"cannot make run directory {path}: {error.strerror}", "give --out DIR") from None
+        raise UsageError(
+            f"cannot make run directory {path}: {error.strerror}", "give --out DIR"
+        ) from None
     return path.resolve()
 
 
@@ -73,14 +75,20 @@ def run_here(
             raise
         except Exception as error:
             (run_dir / "traceback.txt").write_text(traceback.format_exc())
-            detail = str(error) if isinstance(error, GdrstormError) else f"{type(error).__name__}: {error}"
+            detail = (
+                str(error)
+                if isinstance(error, GdrstormError)
+                else f"{type(error).__name__}: {error}"
+            )
             recorder.write(j.End(how="broken", detail=detail), sync=True)
         verdict = judge(recorder.lines)
         recorder.write(j.Judged(verdict=verdict), sync=True)
     return verdict
 
 
-def _start_line(scenario: Scenario, options: RunOptions, run_dir: Path, inventory: Inventory) -> j.Start:
+def _start_line(
+    scenario: Scenario, options: RunOptions, run_dir: Path, inventory: Inventory
+) -> j.Start:
     in_guest = "gdrstorm.bed=" in inventory.kernel.cmdline.get("")
     return j.Start(
         schema=j.SCHEMA_VERSION,

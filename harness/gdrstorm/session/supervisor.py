@@ -88,7 +88,9 @@ class Supervisor:
         """On disk and in the kernel log before the step; its end afterwards, also when the step raised."""
         self._intents += 1
         name = f"i{self._intents}"
-        self._write(j.Intent(id=name, what=what, marker_seq=self._watch.mark(f"begin {what}")), sync=True)
+        self._write(
+            j.Intent(id=name, what=what, marker_seq=self._watch.mark(f"begin {what}")), sync=True
+        )
         yield
         self._write(j.Done(id=name, marker_seq=self._watch.mark(f"end {what}")))
 
@@ -99,7 +101,9 @@ class Supervisor:
             child = spawn(plan, area_fd)
             self._guard.tell_worker(child.pid)
             self._children.append(child)
-            self._write(j.Worker(worker=plan.worker, phase=plan.phase, state="started", pid=child.pid))
+            self._write(
+                j.Worker(worker=plan.worker, phase=plan.phase, state="started", pid=child.pid)
+            )
 
     def _tick(self, wait_s: float = _TICK_S) -> None:
         """Wait a little, then take messages, ends of processes and kernel events."""
@@ -110,7 +114,9 @@ class Supervisor:
             descriptors.append(log)
         ready, _, _ = select.select(descriptors, [], [], wait_s)
         if log is not None and log in ready:
-            time.sleep(0.005)  # let a burst come together: under a flood one pass takes many records
+            time.sleep(
+                0.005
+            )  # let a burst come together: under a flood one pass takes many records
         for child in listening.values():
             while (reply := child.hear()) is not None:
                 self._take(child, reply)
@@ -167,7 +173,9 @@ class Supervisor:
         """Kill what is left of this phase; a process that cannot die is noted and left to the kernel."""
         for child in self._children:
             if not child.is_over and not child.kill():
-                self._write(j.Note(text=f"worker {child.plan.worker} (pid {child.pid}) cannot be killed"))
+                self._write(
+                    j.Note(text=f"worker {child.plan.worker} (pid {child.pid}) cannot be killed")
+                )
             child.close()
         self._children.clear()
         if self._area is not None:
@@ -201,11 +209,25 @@ class Supervisor:
     def _main_call(child: Child, elapsed_ns: int) -> tuple[CallInFlight, ...]:
         stack = kernel_stack(child.pid, child.pid)
         since = time.monotonic_ns() - elapsed_ns
-        return (CallInFlight(child.plan.worker, 0, child.pid, child.plan.table or "open", 0, since, elapsed_ns, stack),)
+        return (
+            CallInFlight(
+                child.plan.worker,
+                0,
+                child.pid,
+                child.plan.table or "open",
+                0,
+                since,
+                elapsed_ns,
+                stack,
+            ),
+        )
 
     def _check_time(self) -> None:
         if time.monotonic_ns() > self._deadline_ns:
-            raise Stopped("time-limit", f"the scenario's time limit of {self._plan.time_limit_ns / 1e9:.0f}s is over")
+            raise Stopped(
+                "time-limit",
+                f"the scenario's time limit of {self._plan.time_limit_ns / 1e9:.0f}s is over",
+            )
 
     # -- storms -----------------------------------------------------------------------------------------------
 
@@ -230,7 +252,10 @@ class Supervisor:
                 if self._find_hangs(area):
                     return
                 if phase.duration_ns and now > stop_ns:
-                    raise Stopped("broken", f"phase {phase.name} did not end {_RELEASE_NS // 10**9}s after its duration")
+                    raise Stopped(
+                        "broken",
+                        f"phase {phase.name} did not end {_RELEASE_NS // 10**9}s after its duration",
+                    )
                 self._check_time()
         finally:
             area.request_stop()
@@ -245,7 +270,9 @@ class Supervisor:
             self._refuse()
             self._check_time()
             if time.monotonic_ns() > deadline:
-                late = [child for child in self._children if child.state != "opened"] or self._children
+                late = [
+                    child for child in self._children if child.state != "opened"
+                ] or self._children
                 for child in late:
                     self._note_hang(child, self._main_call(child, _OPEN_LIMIT_NS))
                 raise Stopped("hung", "a worker did not get ready")
@@ -258,7 +285,9 @@ class Supervisor:
         for name, slots in groups.items():
             newer[name] = area.snapshot(slots)
             done = newer[name].minus(older[name]).summaries()
-            self._write(j.Progress(phase=phase.name, group=name, ops=tuple(_short(op) for op in done)))
+            self._write(
+                j.Progress(phase=phase.name, group=name, ops=tuple(_short(op) for op in done))
+            )
         return newer
 
     def _find_hangs(self, area: Area) -> bool:
@@ -270,7 +299,8 @@ class Supervisor:
             calls = tuple(call for call in calls if call.op not in ("DELAY", "BARRIER"))
             if calls:
                 stacked = tuple(
-                    msgspec.structs.replace(call, stack=kernel_stack(child.pid, call.tid)) for call in calls
+                    msgspec.structs.replace(call, stack=kernel_stack(child.pid, call.tid))
+                    for call in calls
                 )
                 self._note_hang(child, stacked)
         return bool(self._hung)
@@ -297,7 +327,9 @@ class Supervisor:
         """Give workers that are not hung a moment to release what they hold."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            waiting = [c for c in self._children if not c.is_over and c.plan.worker not in self._hung]
+            waiting = [
+                c for c in self._children if not c.is_over and c.plan.worker not in self._hung
+            ]
             if not waiting:
                 return
             try:
@@ -305,10 +337,16 @@ class Supervisor:
             except Stopped:
                 continue
 
-    def _totals(self, area: Area, phase: PhasePlan, groups: dict[str, range], elapsed_ns: int) -> None:
+    def _totals(
+        self, area: Area, phase: PhasePlan, groups: dict[str, range], elapsed_ns: int
+    ) -> None:
         for name, slots in groups.items():
             snapshot = area.snapshot(slots)
-            dead = any(c.state in ("killed", "crashed") for c in self._children if c.plan.first_thread in slots)
+            dead = any(
+                c.state in ("killed", "crashed")
+                for c in self._children
+                if c.plan.first_thread in slots
+            )
             self._write(
                 j.Totals(
                     phase=phase.name,

@@ -100,7 +100,9 @@ def run_in_vm(
             if cannot:
                 raise UnavailableError(cannot)
             if find_image() is None:
-                raise UnavailableError("the VM bed is not built", "build it once: gdrstorm bed build")
+                raise UnavailableError(
+                    "the VM bed is not built", "build it once: gdrstorm bed build"
+                )
             _run(scenario, options, bed_options, run_dir, forwarder, say)
         except UnavailableError as error:
             forwarder.write(j.Skipped(reason=str(error)))
@@ -125,7 +127,11 @@ def _run(
     say("booting the VM bed (emulated)")
     with _term_is_interrupt(), Bed(bed_options, run_dir=run_dir) as bed:
         guest = ", ".join(f"{key} {value}" for key, value in bed.guest.items())
-        forwarder.write(j.BedFact(what="boot", detail=f"{bed.accel.value}, booted in {bed.boot_s:.1f}s: {guest}"))
+        forwarder.write(
+            j.BedFact(
+                what="boot", detail=f"{bed.accel.value}, booted in {bed.boot_s:.1f}s: {guest}"
+            )
+        )
         say(f"booted in {bed.boot_s:.1f}s under {bed.accel.value}; starting {scenario.name}")
         bed.journal(forwarder.take)
         request = Request(run_dir.name, scenario, options)

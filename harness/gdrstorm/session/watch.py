@@ -26,7 +26,11 @@ class Watch:
     """Everything that looks at the kernel while a run goes on. `write` takes the journal lines it makes."""
 
     def __init__(
-        self, run_id: str, write: Write, witnesses: Sequence[Witness] = (), kmsg: Path = Path("/dev/kmsg")
+        self,
+        run_id: str,
+        write: Write,
+        witnesses: Sequence[Witness] = (),
+        kmsg: Path = Path("/dev/kmsg"),
     ) -> None:
         self._run_id = run_id
         self._write = write

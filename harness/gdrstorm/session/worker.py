@@ -48,9 +48,7 @@ def program_of(plan: WorkerPlan, group: Group) -> StormProgram:
     )
 
 
-def _storm(
-    job: wire.Job, exporter: Exporter, importer: Importer, sock: socket.socket
-) -> None:
+def _storm(job: wire.Job, exporter: Exporter, importer: Importer, sock: socket.socket) -> None:
     plan = job.plan
     assert plan.group is not None
     before = descriptor_kinds()

@@ -78,7 +78,9 @@ class Facts:
     @property
     def workers_whole(self) -> bool:
         """No worker was killed or crashed, so that whatever it had open was its own to close."""
-        return not any(line.state in ("crashed", "killed", "failed") for line in self.workers.values())
+        return not any(
+            line.state in ("crashed", "killed", "failed") for line in self.workers.values()
+        )
 
     @property
     def suspect(self) -> str:
@@ -102,7 +104,9 @@ def judge(lines: Sequence[j.Line]) -> Verdict:
     """The verdict on a journal, whole or cut off at any line."""
     facts = Facts(lines)
     if facts.start is None:
-        return Verdict(Word.BROKEN, "the journal has no start line: nothing is known about this run")
+        return Verdict(
+            Word.BROKEN, "the journal has no start line: nothing is known about this run"
+        )
     if facts.skipped:
         return Verdict(Word.SKIP, facts.skipped.reason)
     expect = facts.start.scenario.expect
@@ -194,7 +198,9 @@ def _error_failures(facts: Facts, expect: Expect) -> list[str]:
     found = []
     for (op, name), count in error_counts(facts).most_common():
         if (op, name) not in allowed:
-            found.append(f"{op} failed with {name} {count} times, which the scenario does not expect")
+            found.append(
+                f"{op} failed with {name} {count} times, which the scenario does not expect"
+            )
     return found
 
 
@@ -223,7 +229,9 @@ def _missing(facts: Facts, expect: Expect) -> list[str]:
     for error in expect.errors:
         seen = errors[(error.op.name, error.errno)]
         if error.how is How.MUST and seen < error.count:
-            wrong.append(f"{error.op.name} failed with {error.errno} {seen} times, expected at least {error.count}")
+            wrong.append(
+                f"{error.op.name} failed with {error.errno} {seen} times, expected at least {error.count}"
+            )
         if error.how is How.ALWAYS and (seen == 0 or seen != counts[error.op.name]):
             wrong.append(
                 f"{error.op.name} failed with {error.errno} in {seen} of {counts[error.op.name]} calls, expected in all"
@@ -232,7 +240,9 @@ def _missing(facts: Facts, expect: Expect) -> list[str]:
         seen = sum(event.count for event in facts.events() if _matches(fault, event))
         if fault.how is not How.MAY and seen < fault.count:
             what = " ".join(part for part in (fault.cls, fault.device, fault.code) if part)
-            wrong.append(f"expected fault {what} seen {seen} times, expected at least {fault.count}")
+            wrong.append(
+                f"expected fault {what} seen {seen} times, expected at least {fault.count}"
+            )
     return wrong
 
 
@@ -258,9 +268,12 @@ def _broken(facts: Facts, expect: Expect) -> list[str]:
 
 def _pass_reason(facts: Facts, expect: Expect) -> str:
     made = calls_made(facts)
-    refused = sum(1 for gate in facts.gates for r in gate.results if r.refused and r.passed and not r.skipped)
+    refused = sum(
+        1 for gate in facts.gates for r in gate.results if r.refused and r.passed and not r.skipped
+    )
     refused_calls = sum(
-        count for (op, name), count in error_counts(facts).items()
+        count
+        for (op, name), count in error_counts(facts).items()
         if any(e.op.name == op and e.errno == name and e.how is not How.MAY for e in expect.errors)
     )
     parts = [f"no unexpected fault, error or leak seen in {made} operations"]
@@ -273,7 +286,9 @@ def _pass_reason(facts: Facts, expect: Expect) -> str:
     if notable:
         parts.append(f"{sum(e.count for e in notable)} corrected events")
     if facts.blind:
-        parts.append(f"not watched: {', '.join(f'{name} ({why})' for name, why in facts.blind.items())}")
+        parts.append(
+            f"not watched: {', '.join(f'{name} ({why})' for name, why in facts.blind.items())}"
+        )
     unknown = set()
     for audit in facts.audits.values():
         unknown |= set(audit.snapshot.unknown)
