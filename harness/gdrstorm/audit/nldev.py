@@ -79,7 +79,7 @@ def _ask(sock: socket.socket, command: int, flags: int, payload: bytes) -> list[
 
 
 def read_resources(device: str) -> dict[str, int]:
-    """Live objects by kind (pd, cq, qp, cm_id, mr, ctx, srq) of `device`. OSError as the kernel answers; ENODEV: no such device."""
+    """Live objects of `device` by kind (pd, cq, qp, cm_id, mr, ctx, srq). OSError with ENODEV: no such device."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_RDMA) as sock:
         sock.settimeout(2)
         sock.bind((0, 0))

@@ -8,7 +8,9 @@ import typer
 
 
 def judge(
-    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Run directories, or journal.jsonl files."),
+    runs: list[Path] = typer.Argument(
+        ..., metavar="RUN...", help="Run directories, or journal.jsonl files."
+    ),
     json: bool = typer.Option(False, "--json", help="Print one JSON object a run."),
 ) -> None:
     """Judge runs again from their journals, without hardware. Exit code is that of the worst verdict."""
@@ -22,7 +24,9 @@ def judge(
     for run in runs:
         lines = read_journal(run)
         verdict = judge_lines(lines)
-        recorded = next((line.verdict for line in reversed(lines) if isinstance(line, Judged)), None)
+        recorded = next(
+            (line.verdict for line in reversed(lines) if isinstance(line, Judged)), None
+        )
         if json:
             answer = {
                 "run": str(run),
@@ -38,7 +42,9 @@ def judge(
             for finding in verdict.findings[1:]:
                 typer.echo(f"      {finding}")
             if recorded and recorded.word is not verdict.word:
-                typer.echo(f"      the run itself recorded {recorded.word.value}: {recorded.reason}")
+                typer.echo(
+                    f"      the run itself recorded {recorded.word.value}: {recorded.reason}"
+                )
         order = [0, 4, 3, 1, 5]
         code = max(code, verdict.word.exit_code, key=order.index)
     raise typer.Exit(code)

@@ -6,7 +6,9 @@ import typer
 
 
 def list_scenarios(
-    names: list[str] = typer.Argument(None, metavar="[WORD]...", help="Only those whose name has one of the words."),
+    names: list[str] = typer.Argument(
+        None, metavar="[WORD]...", help="Only those whose name has one of the words."
+    ),
     json: bool = typer.Option(False, "--json", help="Print one JSON array."),
 ) -> None:
     """Show the scenarios, what they need, and where they would run here."""
@@ -35,7 +37,15 @@ def list_scenarios(
             *scenario.needs.predicates,
         ]
         here, reason = where_it_runs(scenario, options, os.geteuid())
-        rows.append({"name": name, "summary": scenario.summary, "needs": needs, "here": here, "reason": reason})
+        rows.append(
+            {
+                "name": name,
+                "summary": scenario.summary,
+                "needs": needs,
+                "here": here,
+                "reason": reason,
+            }
+        )
     if json:
         typer.echo(msgspec.json.encode(rows).decode())
         return
@@ -46,7 +56,10 @@ def list_scenarios(
     for row in rows:
         here = str(row["here"])
         table.add_row(
-            str(row["name"]), f"[{colours[here]}]{here}[/]", " + ".join(row["needs"]), str(row["summary"])
+            str(row["name"]),
+            f"[{colours[here]}]{here}[/]",
+            " + ".join(row["needs"]),
+            str(row["summary"]),
         )
     Console().print(table)
     reasons = {str(row["reason"]) for row in rows if row["here"] == "no"}

@@ -21,15 +21,27 @@ def run(
     bed: str = typer.Option(
         "auto", help="auto: this machine when it has what is needed, else the VM bed; host; vm."
     ),
-    exporter: str = typer.Option("", help="Exporter, or exporter:device (cuda:0, vfio:0000:04:00.0)."),
+    exporter: str = typer.Option(
+        "", help="Exporter, or exporter:device (cuda:0, vfio:0000:04:00.0)."
+    ),
     importer: str = typer.Option("", help="Importer: verbs, uverbs, prime, host-memory, core."),
-    device: str = typer.Option("", help="Device of the importer, as mlx5_0 or /dev/dri/renderD128."),
-    seed: int | None = typer.Option(None, min=0, help="Seed of all random choices; default: a new one."),
+    device: str = typer.Option(
+        "", help="Device of the importer, as mlx5_0 or /dev/dri/renderD128."
+    ),
+    seed: int | None = typer.Option(
+        None, min=0, help="Seed of all random choices; default: a new one."
+    ),
     duration: str = typer.Option("", help="Length of each timed phase, as 30s or 2h."),
     out: Path | None = typer.Option(None, help="Directory for run directories; default ./runs."),
-    json: bool = typer.Option(False, "--json", help="Print one JSON object at the end, nothing else."),
-    hca: int | None = typer.Option(None, min=0, max=2, help="Virtual ConnectX functions.", rich_help_panel=_BED),
-    bar: list[str] = typer.Option([], help="Size of a PCI BAR for exporter vfio; repeat.", rich_help_panel=_BED),
+    json: bool = typer.Option(
+        False, "--json", help="Print one JSON object at the end, nothing else."
+    ),
+    hca: int | None = typer.Option(
+        None, min=0, max=2, help="Virtual ConnectX functions.", rich_help_panel=_BED
+    ),
+    bar: list[str] = typer.Option(
+        [], help="Size of a PCI BAR for exporter vfio; repeat.", rich_help_panel=_BED
+    ),
     topology: str = typer.Option("", help="pix, phb, node or sys.", rich_help_panel=_BED),
     iommu: str = typer.Option("", help="none, intel, virtio or amd.", rich_help_panel=_BED),
     domain: str = typer.Option("", help="identity or translated.", rich_help_panel=_BED),
@@ -37,7 +49,9 @@ def run(
     memory: str = typer.Option("", help="Memory of the guest, as 2GiB.", rich_help_panel=_BED),
     cpu: str = typer.Option("", help="QEMU CPU model.", rich_help_panel=_BED),
     accel: str = typer.Option("", help="auto, kvm or tcg.", rich_help_panel=_BED),
-    kernel: Path | None = typer.Option(None, help="A kernel image of your own.", rich_help_panel=_BED),
+    kernel: Path | None = typer.Option(
+        None, help="A kernel image of your own.", rich_help_panel=_BED
+    ),
     modules: Path | None = typer.Option(
         None, help="Its lib/modules/RELEASE directory.", rich_help_panel=_BED
     ),
@@ -113,11 +127,17 @@ def _check_names(options: RunOptions) -> None:
         ("importer", options.importer, registry.importer_names()),
     ):
         if name and name not in known:
-            raise UsageError(f'no {kind} "{name}"{nearest(name, known)}', f"there are: {', '.join(known)}")
+            raise UsageError(
+                f'no {kind} "{name}"{nearest(name, known)}', f"there are: {', '.join(known)}"
+            )
 
 
 def _run_one(
-    scenario: Scenario, options: RunOptions, overrides: dict[str, object], out: Path | None, json: bool
+    scenario: Scenario,
+    options: RunOptions,
+    overrides: dict[str, object],
+    out: Path | None,
+    json: bool,
 ) -> int:
     """Run one scenario, show it, and give its exit code."""
     from gdrstorm.evidence.journal import read_journal

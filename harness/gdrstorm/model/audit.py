@@ -10,7 +10,7 @@ import msgspec
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """One counted kind of resource; `unit` is `objects` or `bytes`, `slack` what it may grow by without being a leak."""
+    """One counted kind of resource; `unit` is objects or bytes, `slack` what it may grow by without being a leak."""
 
     name: str
     value: int
@@ -37,7 +37,8 @@ class Leak(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         extra = f" ({self.detail})" if self.detail else ""
-        return f"{self.after - self.before} {self.unit} of {self.name} left ({self.before} before, {self.after} after){extra}"
+        more = self.after - self.before
+        return f"{more} {self.unit} of {self.name} left ({self.before} before, {self.after} after){extra}"
 
 
 def find_leaks(before: Snapshot, after: Snapshot) -> tuple[Leak, ...]:

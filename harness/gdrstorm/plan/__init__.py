@@ -1,1 +1,1 @@
-"""Scenario files to plans. `load` reads and validates, `catalogue` finds, `resolve` makes the Plan; all errors at once."""
+"""Scenario files to plans: `load` reads and validates, `catalogue` finds, `resolve` makes the Plan."""

@@ -216,9 +216,12 @@ def _check_cycle(cycle: tuple[Op, ...], share: Share) -> list[str]:
     if Op.REREG in cycle and Op.REG not in cycle:
         wrong.append("REREG needs REG before it")
     first_release = next((i for i, op in enumerate(cycle) if op in RELEASE_OPS), len(cycle))
-    for op in cycle[first_release:]:
-        if op in (Op.ALLOC, Op.EXPORT, Op.REG, Op.REREG):
-            wrong.append(f"{op.name} comes after the first release ({cycle[first_release].name})")
+    acquires = (Op.ALLOC, Op.EXPORT, Op.REG, Op.REREG)
+    wrong += [
+        f"{op.name} comes after the first release ({cycle[first_release].name})"
+        for op in cycle[first_release:]
+        if op in acquires
+    ]
     return wrong
 
 

@@ -14,7 +14,6 @@ from gdrstorm.model.stack import StackPart
 from gdrstorm.model.verdict import Verdict
 from gdrstorm.report.advice import advise
 
-
 T = TypeVar("T")
 
 

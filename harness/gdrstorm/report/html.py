@@ -73,9 +73,7 @@ def _svg(series: dict[str, list[tuple[float, float]]], last: float, top: float) 
         )
         x, y = _MARGIN + 236 * (number % 4), _HEIGHT + 12 + 20 * (number // 4)
         parts.append(f'<rect x="{x}" y="{y - 8}" width="10" height="10" fill="{colour}"/>')
-        parts.append(
-            f'<text x="{x + 16}" y="{y + 1}">{html.escape(name)}</text>'
-        )
+        parts.append(f'<text x="{x + 16}" y="{y + 1}">{html.escape(name)}</text>')
     return "".join([*parts, "</svg>"])
 
 

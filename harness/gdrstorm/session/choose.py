@@ -78,7 +78,7 @@ def check_needs(scenario: Scenario, uid: int) -> None:
 
 
 def choose_stack(scenario: Scenario, options: RunOptions, uid: int) -> StackChoice:
-    """The stack on this machine. Raises UnavailableError when the scenario cannot run here, UsageError for unknown names."""
+    """The stack on this machine. UnavailableError: the scenario cannot run here; UsageError: no such back end."""
     check_allowed(scenario, options)
     check_needs(scenario, uid)
     return StackChoice(

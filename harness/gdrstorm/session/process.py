@@ -25,7 +25,7 @@ def descriptor_kinds(pid: int | str = "self") -> Counter[str]:
     directory = Path(f"/proc/{pid}/fd")
     for entry in list(directory.iterdir()):
         try:
-            target = os.readlink(entry)
+            target = str(entry.readlink())
         except OSError:
             continue  # closed since the listing, the listing's own one among them
         kinds[target.split(":[")[0] if ":[" in target else target.removesuffix(" (deleted)")] += 1

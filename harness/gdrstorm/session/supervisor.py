@@ -34,7 +34,7 @@ _OPEN_LIMIT_NS = 120_000_000_000
 _RELEASE_NS = 30_000_000_000
 
 
-class Stopped(Exception):  # noqa: N818
+class Stopped(Exception):
     """The run ends here; `how` and `detail` are those of the journal's end line."""
 
     def __init__(self, how: str, detail: str) -> None:
@@ -310,7 +310,10 @@ class Supervisor:
         first = calls[0]
         where = f" in {first.stack[0]}" if first.stack else ""
         state = thread_state(child.pid, first.tid)
-        reason = f"thread {first.thread} is in {first.op} for {first.elapsed_ns / 1e9:.1f}s{where} (state {state or 'gone'})"
+        long = f"{first.elapsed_ns / 1e9:.1f}s"
+        reason = (
+            f"thread {first.thread} is in {first.op} for {long}{where} (state {state or 'gone'})"
+        )
         self._write(
             j.Worker(
                 worker=child.plan.worker,

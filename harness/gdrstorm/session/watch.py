@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-
 from gdrstorm.kmsg.faults import Classifier
 from gdrstorm.kmsg.reader import KmsgReader, devkmsg_unlimited
 from gdrstorm.kmsg.witness import Witness
