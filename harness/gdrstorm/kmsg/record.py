@@ -1,58 +1,65 @@
-"""Kernel log bytes and lines to records, whatever carried them. Pure: no I/O, no judgement.
+"""/dev/kmsg records: bytes of one read() to a Record. Pure: no I/O, no judgement.
 
-Formats: /dev/kmsg records (Documentation/ABI/testing/dev-kmsg), dmesg in its usual layouts (plain, -x, -r,
--T, -d, --time-format=iso, --json), journalctl -k (short, short-iso, short-precise, short-monotonic,
-short-unix, json), syslog files, serial consoles (with or without times, two records run together, ANSI
-colours, cut lines) and pstore files.
+Format (Documentation/ABI/testing/dev-kmsg): `prio,seq,usec,flags[,caller=T12];text`, then continuation
+lines ` KEY=value`, unprintable bytes as \\xNN. Text logs of other formats are read by `lines`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
 
 import msgspec
 
+from gdrstorm.kmsg.lines import parse_lines
+from gdrstorm.kmsg.types import Field, Gap, Record
 
-class Field(msgspec.Struct, frozen=True):
-    """A key=value line of a record, e.g. SUBSYSTEM=pci."""
+__all__ = ["Field", "Gap", "Record", "parse_kmsg_record", "parse_lines", "with_text"]
 
-    name: str
-    value: str
-
-
-class Record(msgspec.Struct, frozen=True):
-    """One log record. level is 0 (emergency) to 7 (debug), -1 unknown; facility 0 is the kernel's own, 1 user.
-
-    caller is `T123` (task) or `C0` (CPU) or empty. repeat > 1: syslog's "message repeated N times".
-    """
-
-    seq: int
-    text: str
-    time_ns: int = -1
-    level: int = -1
-    facility: int = 0
-    flags: str = "-"
-    caller: str = ""
-    fields: tuple[Field, ...] = ()
-    repeat: int = 1
-
-    def field(self, name: str) -> str | None:
-        """Value of a key=value line, or None."""
-        return next((item.value for item in self.fields if item.name == name), None)
+_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 
-class Gap(msgspec.Struct, frozen=True):
-    """Records the kernel overwrote before they were read: first_seq and how many."""
+def _unescape(text: str) -> str:
+    """Undo the kernel's \\xNN; bytes above 0x7f were UTF-8 and come back as such."""
+    raw = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    try:
+        return raw.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return raw
 
-    first_seq: int
-    lost: int
+
+def _fields(lines: list[str]) -> tuple[Field, ...]:
+    found = []
+    for line in lines:
+        name, equals, value = line.strip().partition("=")
+        if equals:
+            found.append(Field(name, value))
+    return tuple(found)
 
 
 def parse_kmsg_record(data: bytes) -> Record:
     """One read() of /dev/kmsg to a Record. ValueError when it is none."""
-    raise NotImplementedError
+    head, semicolon, body = data.decode("utf-8", "replace").partition(";")
+    parts = head.split(",")
+    if not semicolon or len(parts) < 3:
+        raise ValueError(f"not a kmsg record: {data[:60]!r}")
+    prio = int(parts[0])
+    caller = ""
+    if len(parts) > 4:
+        extra = next((part for part in parts[4:] if part.startswith("caller=")), "")
+        caller = extra[7:]
+    text, newline, rest = body.partition("\n")
+    return Record(
+        int(parts[1]),
+        _unescape(text) if "\\x" in text else text,
+        int(parts[2]) * 1000,
+        prio & 7,
+        prio >> 3,
+        parts[3] if len(parts) > 3 else "-",
+        caller,
+        _fields(rest.split("\n")) if newline and rest else (),
+    )
 
 
-def parse_lines(lines: Iterable[str]) -> Iterator[Record]:
-    """Text lines of any supported format to records; seq counts input lines where the format has none."""
-    raise NotImplementedError
+def with_text(record: Record, text: str) -> Record:
+    """The same record with another text: one line of a message of several."""
+    return msgspec.structs.replace(record, text=text)

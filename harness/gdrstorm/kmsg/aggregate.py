@@ -1,0 +1,167 @@
+"""Finished reports to events: repeats counted under one key, related ones linked, rate limits added up.
+
+Pure and bounded: at most `limit` keys are held; the oldest leaves first. Everything is measured in the log's
+own time and in records, never by a clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+from gdrstorm.kmsg.draft import Draft
+from gdrstorm.model.event import Event, EventClass, Severity
+
+LINK_NS = 5_000_000_000
+LINK_RECORDS = 1000
+_LIMIT = 4096
+
+# Classes that can be cause and effect of each other on one device.
+_HARDWARE = frozenset(
+    {
+        EventClass.XID, EventClass.NVRM, EventClass.AER, EventClass.DPC, EventClass.PCIE, EventClass.IOMMU,
+        EventClass.MLX5, EventClass.RDMA,
+    }
+)  # fmt: skip
+# Pairs that belong together although one of the two does not say its bdf.
+_KIN = (
+    frozenset({EventClass.XID, EventClass.NVRM}),
+    frozenset({EventClass.IOMMU, EventClass.MLX5}),
+    frozenset({EventClass.IOMMU, EventClass.RDMA}),
+    frozenset({EventClass.MLX5, EventClass.RDMA}),
+    frozenset({EventClass.MLX5, EventClass.HUNG_TASK}),
+)
+
+_Key = tuple[EventClass, str | None, str | None]
+
+
+def near(first: Draft, second: Draft) -> bool:
+    """Within the linking window, by time where both have one, else by records. Clocks may run backwards."""
+    if first.time_ns >= 0 and second.time_ns >= 0:
+        gap = min(abs(second.time_ns - first.time_ns), abs(second.time_ns - first.last_time_ns))
+        return gap <= LINK_NS
+    return abs(second.index - first.index) <= LINK_RECORDS
+
+
+def related(first: Draft, second: Draft) -> bool:
+    """Can one have caused the other?"""
+    pair = {first.cls, second.cls}
+    if first.device and second.device:
+        same = first.device == second.device or bool(first.devices & second.devices)
+        return same and pair <= _HARDWARE
+    if first.device or second.device or len(pair) == 2:
+        return any(pair <= kin for kin in _KIN)
+    return False
+
+
+class Aggregator:
+    """Holds events until they have been quiet for the window (None: until the end)."""
+
+    def __init__(
+        self, window_ns: int | None = None, window_records: int | None = None, limit: int = _LIMIT
+    ) -> None:
+        self._window_ns = window_ns
+        self._window_records = window_records
+        self._limit = limit
+        self._held: OrderedDict[_Key, Draft] = OrderedDict()
+        self._recent: deque[Draft] = deque(maxlen=64)
+
+    def holds(self, key: _Key) -> bool:
+        """Is an event of this key being held?"""
+        return key in self._held
+
+    def latest(self, cls: EventClass, device: str | None = None) -> Draft | None:
+        """The event of this class (and device) added last and still held."""
+        for draft in reversed(self._recent):
+            if draft.cls is cls and (device is None or draft.device == device):
+                return draft
+        return None
+
+    def add(self, draft: Draft) -> list[Event]:
+        """Take a finished report; returns what had to leave for it."""
+        host = self._host(draft)
+        if host is not None:
+            host.absorb(draft)
+            self._link(host, draft)
+            return []
+        self._held[draft.key] = draft
+        self._link(draft, draft)
+        self._recent.append(draft)
+        if len(self._held) > self._limit:
+            return [self._held.popitem(last=False)[1].event()]
+        return []
+
+    def _host(self, draft: Draft) -> Draft | None:
+        """The held event of which this report is a repeat or a further word."""
+        host = self._held.get(draft.key)
+        if host is not None:
+            return host
+        if draft.cls is EventClass.NVRM and draft.code == "79":
+            # The driver says it twice: once as Xid 79, once in words. One loss.
+            host = self._held.get((EventClass.XID, draft.device, "79"))
+            if host is not None:
+                draft.count = 0
+                return host
+        if draft.cls is EventClass.AER and draft.code in {None, "no details", "recovery failed"}:
+            return self._any_aer(draft)
+        if draft.cls is EventClass.RCU_STALL and draft.incomplete:
+            host = self.latest(EventClass.RCU_STALL)
+            if host is not None:
+                draft.count = 0
+            return host
+        return None
+
+    def _any_aer(self, draft: Draft) -> Draft | None:
+        """Reports without error bits count for the last report of that device that had them."""
+        host = self.latest(EventClass.AER, draft.device)
+        if host is None or not near(host, draft):
+            return None
+        if draft.code is None and host.severity is not draft.severity:
+            return None
+        draft.severity = min(draft.severity, host.severity, key=lambda item: item.rank)
+        return host
+
+    def _link(self, entry: Draft, newcomer: Draft) -> None:
+        if newcomer.cls not in _HARDWARE and newcomer.cls is not EventClass.HUNG_TASK:
+            return
+        for other in self._recent:
+            if other is entry or other.key == entry.key or not related(other, newcomer):
+                continue
+            if near(other, newcomer):
+                if other.id not in entry.linked:
+                    entry.linked.append(other.id)
+                if entry.id not in other.linked:
+                    other.linked.append(entry.id)
+
+    def escalate(self, cls: EventClass, later: Draft) -> None:
+        """`later` says that the last event of this class left the device unusable: it was fatal."""
+        for draft in reversed(self._recent):
+            if draft.cls is cls and draft.code != "154" and near(draft, later):
+                draft.raise_severity(Severity.FATAL)
+                draft.details["escalated"] = later.code or later.title
+                return
+
+    def expire(self, now_ns: int, index: int) -> list[Event]:
+        """Events that have been quiet for the window."""
+        if self._window_ns is None and self._window_records is None:
+            return []
+        gone = [key for key, draft in self._held.items() if self._quiet(draft, now_ns, index)]
+        return [self._leave(key).event() for key in gone]
+
+    def _quiet(self, draft: Draft, now_ns: int, index: int) -> bool:
+        if self._window_records is not None and index - draft.index > self._window_records:
+            return True
+        known = now_ns >= 0 and draft.last_time_ns >= 0 and self._window_ns is not None
+        return known and now_ns - draft.last_time_ns > (self._window_ns or 0)
+
+    def _leave(self, key: _Key) -> Draft:
+        draft = self._held.pop(key)
+        if draft in self._recent:
+            self._recent.remove(draft)
+        return draft
+
+    def flush(self) -> list[Event]:
+        """Everything held, in order of first line."""
+        events = [draft.event() for draft in self._held.values()]
+        self._held.clear()
+        self._recent.clear()
+        return sorted(events, key=lambda event: event.first_seq)

@@ -1,0 +1,181 @@
+"""What a row of the fault tables is, and what a row makes of a line. Pure.
+
+A row has a literal (a plain substring, so that most rows cost nothing), a pattern with named groups, and what
+they mean. Named groups other than `bdf` and `code` become the event's details. `Body` says which further
+lines belong to the report; the absorbers of `bodies` know how.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gdrstorm.kmsg.types import Record
+from gdrstorm.model.event import EventClass, Severity
+
+HEX_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}[.:][0-7]"
+_BDF = re.compile(
+    r"(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<slot>[0-9a-fA-F]{2})(?:[.:](?P<fn>[0-7]))?\Z"
+)
+_PREFIX = re.compile(r"\s*(?:[\w.:-]+ )?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?::| )")
+
+
+class Body(enum.Enum):
+    """Which kind of further lines a report has."""
+
+    NONE = enum.auto()
+    AER = enum.auto()
+    DPC = enum.auto()
+    RECORD = enum.auto()
+    DMAR = enum.auto()
+    AMDVI = enum.auto()
+    SMMU = enum.auto()
+    HEALTH = enum.auto()
+    CQE = enum.auto()
+    GSP = enum.auto()
+    NVRM_LOST = enum.auto()
+    RM_INIT = enum.auto()
+    TRACE = enum.auto()
+    OOM = enum.auto()
+
+
+def parse_bdf(text: str) -> str | None:
+    """`9b:00.0`, `0000:9B:00`, `05:00:0` to `dddd:bb:dd.f` (function 0 and domain 0 where not printed)."""
+    found = _BDF.match(text.strip())
+    if not found:
+        return None
+    domain = (found["domain"] or "0000").lower()
+    if len(domain) > 4:
+        domain = domain.lstrip("0").rjust(4, "0")
+    return f"{domain}:{found['bus'].lower()}:{found['slot'].lower()}.{found['fn'] or '0'}"
+
+
+@dataclass(slots=True)
+class Line:
+    """One line under examination."""
+
+    record: Record
+    text: str
+    _bdf: str | None = None
+    _looked: bool = False
+
+    @property
+    def bdf(self) -> str | None:
+        """The device whose driver prefix the line has (`mlx5_core 0000:c1:00.0: ...`)."""
+        if not self._looked:
+            found = _PREFIX.match(self.text)
+            self._bdf = found[1] if found else None
+            self._looked = True
+        return self._bdf
+
+
+@dataclass(slots=True)
+class Head:
+    """What a row made of a headline; a row's `refine` may change it."""
+
+    cls: EventClass
+    severity: Severity
+    device: str | None
+    code: str | None
+    title: str
+    body: Body
+    tag: str
+    details: dict[str, str]
+    incomplete: bool = False
+
+
+class _Names(dict[str, str]):
+    """Groups for a title; one that took no part in the match is printed as nothing."""
+
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+Refine = Callable[[Head, re.Match[str], Line], Head | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row. `weak`: opens a report whose real headline should follow (a prelude); alone it is incomplete.
+
+    `awaits`: a message that the kernel prints before the WARNING or BUG of the same report. `half`: the
+    headline was cut off. `quiet_debug`: level-7 records do not count (dynamic debug looks alike).
+    `escalates`: the class whose latest event this line makes fatal.
+    """
+
+    cls: EventClass
+    severity: Severity
+    literal: str
+    pattern: re.Pattern[str]
+    title: str
+    code: str | None = None
+    body: Body = Body.NONE
+    refine: Refine | None = None
+    weak: bool = False
+    awaits: bool = False
+    half: bool = False
+    quiet_debug: bool = False
+    escalates: EventClass | None = None
+    tag: str = field(default="")
+
+    def match(self, line: Line) -> Head | None:
+        """The headline this row sees in the line, or None."""
+        if self.literal not in line.text or (self.quiet_debug and line.record.level == 7):
+            return None
+        found = self.pattern.search(line.text)
+        if found is None:
+            return None
+        groups = {name: value.strip() for name, value in found.groupdict().items() if value}
+        bdf = groups.pop("bdf", None)
+        code = groups.pop("code", None)
+        names = _Names(groups, code=code or "")
+        head = Head(
+            cls=self.cls,
+            severity=self.severity,
+            device=(parse_bdf(bdf) if bdf else None) or line.bdf,
+            code=self.code.format_map(names) if self.code else code,
+            title=self.title.format_map(names),
+            body=self.body,
+            tag=self.tag,
+            details=groups,
+            incomplete=self.half or self.weak,
+        )
+        return self.refine(head, found, line) if self.refine else head
+
+
+def rule(
+    cls: EventClass,
+    severity: Severity,
+    literal: str,
+    pattern: str,
+    title: str,
+    *,
+    code: str | None = None,
+    body: Body = Body.NONE,
+    refine: Refine | None = None,
+    weak: bool = False,
+    awaits: bool = False,
+    half: bool = False,
+    quiet_debug: bool = False,
+    escalates: EventClass | None = None,
+    tag: str = "",
+) -> Rule:
+    """Build a row from a pattern in text."""
+    return Rule(
+        cls,
+        severity,
+        literal,
+        re.compile(pattern),
+        title,
+        code,
+        body,
+        refine,
+        weak,
+        awaits,
+        half,
+        quiet_debug,
+        escalates,
+        tag,
+    )
