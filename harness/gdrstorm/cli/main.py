@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -23,7 +24,9 @@ from gdrstorm.cli.topo import topo
 from gdrstorm.errors import GdrstormError
 
 #: click's base of all command line errors; typer carries its own copy of click in newer versions
-CommandLineError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+CommandLineError: Any = next(
+    c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
+)
 
 app = typer.Typer(
     name="gdrstorm",
@@ -75,8 +78,8 @@ def main() -> None:
         typer.echo("gdrstorm: interrupted", err=True)
         status = 130
     except CommandLineError as error:
-        error.show()  # type: ignore[attr-defined]
-        status = error.exit_code  # type: ignore[attr-defined]
+        error.show()
+        status = error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0

@@ -16,14 +16,14 @@ def report(
     """Show what a run did and what it found, from its journal alone."""
     from gdrstorm.errors import UsageError
     from gdrstorm.evidence.journal import read_journal
-    from gdrstorm.report import html as html_report
     from gdrstorm.report import junit as junit_report
+    from gdrstorm.report import page
     from gdrstorm.report.text import print_summary, summary_json
     from gdrstorm.verdict import judge
 
     lines = read_journal(run)
     verdict = judge(lines)
-    for path, render in ((html, html_report.render), (junit, junit_report.render)):
+    for path, render in ((html, page.render), (junit, junit_report.render)):
         if path is None:
             continue
         try:

@@ -83,7 +83,7 @@ def render(lines: Sequence[j.Line], verdict: Verdict) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gdrstorm.report", "."), autoescape=True, trim_blocks=True
     )
-    template = environment.get_template("run.html.j2")
+    template = environment.get_template("page.html.j2")
     return template.render(
         d=digest,
         name=digest.start.scenario.name if digest.start else "run",
