@@ -211,6 +211,9 @@ int gs_run_storm(struct gs_area *area, uint32_t worker, uint32_t first,
 		 const struct gs_binding *importer, const int *cpus,
 		 uint32_t cpu_count, struct gs_failure *failure);
 
+/* What times operations here: "tsc" or "clock_gettime". */
+const char *gs_clock_name(void);
+
 /* 1 when an exporter (kind 0) or importer (kind 1) of that name is built in. */
 int gs_has_backend(int kind, const char *name);
 

@@ -264,15 +264,13 @@ void gs_area_totals(struct gs_area *area, uint32_t first, uint32_t count,
  */
 static int read_call(const struct gs_block *block, struct gs_call *out)
 {
-	uint64_t call = atomic_load_explicit(&block->call,
-					     memory_order_acquire);
+	uint64_t call = gs_load_before(&block->call);
 	uint64_t again;
 
 	if (!call)
 		return 0;
-	out->since_ns = gs_load(&block->since_ns);
-	out->slot = (uint32_t)gs_load(&block->slot);
-	atomic_thread_fence(memory_order_acquire);
+	out->since_ns = gs_load_before(&block->since_ns);
+	out->slot = (uint32_t)gs_load_before(&block->slot);
 	again = gs_load(&block->call);
 	out->op = (uint32_t)(call & 0xffff);
 	out->seq = call >> 16;

@@ -86,6 +86,19 @@ static inline void gs_store(gs_word *word, uint64_t value)
 	atomic_store_explicit(word, value, memory_order_relaxed);
 }
 
+/* Not before what was stored earlier; free on x86. Fences would do the same but
+ * TSan cannot see them.
+ */
+static inline void gs_store_after(gs_word *word, uint64_t value)
+{
+	atomic_store_explicit(word, value, memory_order_release);
+}
+
+static inline uint64_t gs_load_before(const gs_word *word)
+{
+	return atomic_load_explicit(word, memory_order_acquire);
+}
+
 /* Not a read-modify-write: the block has one writer. */
 static inline void gs_bump(gs_word *word, uint64_t by)
 {

@@ -217,23 +217,16 @@ static void count_time(struct gs_block *block, uint8_t op, int failed,
 static void publish(struct gs_thread *t, const struct gs_slot *s, uint8_t op,
 		    uint64_t start)
 {
-	gs_store(&t->block->since_ns, start);
-	gs_store(&t->block->slot, (uint64_t)(s - t->slots));
-	atomic_store_explicit(&t->block->call, t->seq << 16 | op,
-			      memory_order_release);
-}
-
-static void unpublish(struct gs_thread *t)
-{
-	gs_store(&t->block->call, 0);
-	atomic_thread_fence(memory_order_release);
+	gs_store_after(&t->block->since_ns, start);
+	gs_store_after(&t->block->slot, (uint64_t)(s - t->slots));
+	gs_store_after(&t->block->call, t->seq << 16 | op);
 }
 
 static void run_op(struct gs_thread *t, struct gs_slot *s, uint8_t op)
 {
 	const struct gs_program *p = t->storm->program;
 	int idle = is_idle(op);
-	uint64_t start;
+	uint64_t start, end;
 	int error;
 
 	if (!can_run(t, s, op)) {
@@ -244,14 +237,16 @@ static void run_op(struct gs_thread *t, struct gs_slot *s, uint8_t op)
 	if (op == GS_OP_REREG)
 		s->access = s->access == p->rereg_access ? p->access
 							 : p->rereg_access;
-	start = gs_now_ns();
+	start = gs_clock_now(&t->clock);
 	if (!idle)
 		publish(t, s, op, start);
 	error = call(t, s, op, start);
-	t->last_ns = gs_now_ns();
-	unpublish(t);
+	end = gs_clock_now(&t->clock);
+	gs_store(&t->block->call, 0);
+	t->last_ns = end;
 	settle(s, op, error);
-	count_time(t->block, op, error != 0, t->last_ns - start);
+	/* Only a TSC that was reset by a suspend can make it negative. */
+	count_time(t->block, op, error != 0, end > start ? end - start : 0);
 	if (!idle)
 		gs_bump(&t->block->done, 1);
 	if (__builtin_expect(error != 0, 0)) {
@@ -365,6 +360,7 @@ void gs_loop(struct gs_thread *t)
 	for (uint64_t i = 0; i < limit; i++) {
 		if (gs_stopped(t->storm->area) || t->last_ns >= t->deadline_ns)
 			break;
+		gs_clock_check(&t->clock, t->last_ns);
 		gs_sequence_next(&t->sequence, &step);
 		acquire(t, &step);
 		if (step.victim != NO_VICTIM)

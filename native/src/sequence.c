@@ -34,9 +34,11 @@ static uint64_t draw(struct gs_sequence_state *s)
 	return result;
 }
 
-/* Uniform in [0, bound); one draw always, so that sequences stay in step. */
+/* Uniform in [0, bound); nothing is drawn where there is no choice. */
 uint64_t gs_sequence_below(struct gs_sequence_state *s, uint64_t bound)
 {
+	if (bound <= 1)
+		return 0;
 	return (uint64_t)(((unsigned __int128)draw(s) * bound) >> 64);
 }
 
@@ -55,14 +57,20 @@ void gs_sequence_init(struct gs_sequence_state *s,
 	s->next = 0;
 }
 
-/* Highest offset that leaves room for the length (or for one step of it). */
-static uint64_t offset_limit(const struct gs_program *p, uint64_t size)
+/* A multiple of the step, up to offset_max or to the last offset that leaves
+ * room for the length (for one step, where the length is "the rest").
+ */
+static uint64_t draw_offset(struct gs_sequence_state *s, uint64_t size)
 {
+	const struct gs_program *p = s->program;
 	uint64_t room = p->length ? p->length : p->size_step;
+	uint64_t limit = p->offset_max;
 
-	if (size <= room)
+	if (!limit || size <= room)
 		return 0;
-	return size - room < p->offset_max ? size - room : p->offset_max;
+	if (limit > size - room)
+		limit = size - room;
+	return gs_sequence_below(s, limit / p->size_step + 1) * p->size_step;
 }
 
 /* While the window fills, slot n is iteration n. Once full, every iteration
@@ -93,12 +101,10 @@ static void place(struct gs_sequence_state *s, struct gs_step *step)
 void gs_sequence_next(struct gs_sequence_state *s, struct gs_step *step)
 {
 	const struct gs_program *p = s->program;
-	uint64_t offsets;
 
 	step->size = p->size_min +
 		     gs_sequence_below(s, s->size_choices) * p->size_step;
-	offsets = offset_limit(p, step->size) / p->size_step + 1;
-	step->offset = gs_sequence_below(s, offsets) * p->size_step;
+	step->offset = draw_offset(s, step->size);
 	step->length = p->length ? p->length : step->size - step->offset;
 	place(s, step);
 }

@@ -176,6 +176,7 @@ static int setup_thread(struct gs_thread *t)
 	error = open_contexts(t);
 	if (!error)
 		error = fill_slots(t);
+	gs_clock_init(&t->clock);
 	gs_sequence_init(&t->sequence, t->storm->program, t->number);
 	return error;
 }

@@ -11,6 +11,7 @@
 
 #include "area.h"
 #include "backend.h"
+#include "clock.h"
 #include "sequence.h"
 
 /* A cycle, split before its first release, and what the set-up must give. */
@@ -81,6 +82,7 @@ struct gs_thread {
 	uint32_t *order; /* room for the drain */
 	void *exporter_ctx;
 	void *importer_ctx;
+	struct gs_clock clock;
 	uint64_t seq;
 	uint64_t last_ns; /* end of the latest operation */
 	uint64_t deadline_ns;
