@@ -187,3 +187,22 @@ def exec_(
     if result.error:
         typer.echo(f"gdrstorm: {result.error}", err=True)
     return result.status
+
+
+@app.command("build")
+@guarded
+def build(
+    *,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build again.")] = False,
+    mirror: Annotated[str | None, typer.Option(help="Debian mirror; default: the host's.")] = None,
+) -> int:
+    """Build the bed in the user's cache: a Debian tree with kernel and QEMU (once)."""
+    from gdrstorm.bed.vm.build import build_bed
+    from gdrstorm.bed.vm.image import bed_dir
+
+    made, is_new = build_bed(
+        lambda text: typer.echo(text, err=True), rebuild=rebuild, mirror=mirror
+    )
+    typer.echo(f"bed {'built' if is_new else 'is there'}: {bed_dir()}")
+    typer.echo(f"kernel {made.kernel_release}, QEMU {made.qemu_version}")
+    return 0

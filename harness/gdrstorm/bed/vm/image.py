@@ -16,6 +16,7 @@ from gdrstorm.errors import BrokenError, UnavailableError
 
 NAME = "debian13"
 RECORD = "bed.json"
+VMLINUX = "vmlinux"
 SCHEMA = 1
 
 
@@ -53,7 +54,9 @@ def tree_dir() -> Path:
 
 
 def kernel_path(image: Image) -> Path:
-    return modules_path(image) / "vmlinuz"
+    """The uncompressed kernel where the build could make one: it boots faster."""
+    plain = bed_dir() / VMLINUX
+    return plain if plain.exists() else modules_path(image) / "vmlinuz"
 
 
 def modules_path(image: Image) -> Path:
