@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import errno
 from collections.abc import Sequence
 
+from gdrstorm.errors import CallError
 from gdrstorm.uapi.ioctl import call, check_layout, iowr
 
 DEVICE_DIR = "/dev/infiniband"
 _MAGIC = 0x1B
 ATTR_F_MANDATORY = 1 << 0
 
+OBJECT_DEVICE = 0
 OBJECT_PD = 1
 OBJECT_MR = 7
+METHOD_INFO_HANDLES = 1
 METHOD_MR_DESTROY = 1
 METHOD_QUERY_MR = 3
 METHOD_REG_DMABUF_MR = 4
@@ -40,6 +44,10 @@ class RegDmabufMr(enum.IntEnum):
 
 
 DESTROY_MR_HANDLE = 0
+INFO_OBJECT_ID = 0
+INFO_HANDLES_LIST = 2
+# enum rdma_driver_id (ib_user_ioctl_verbs.h) has 22 of them in Linux 7.3.
+_DRIVER_IDS = 64
 
 
 class Access(enum.IntFlag):
@@ -110,9 +118,31 @@ def attr_out(attr_id: int, target: ctypes.c_uint32) -> IbUverbsAttr:
     return attr(attr_id, ctypes.addressof(target), ctypes.sizeof(target))
 
 
+def find_driver_id(fd: int) -> int:
+    """The kernel driver's number (enum rdma_driver_id) of a uverbs descriptor, found by asking.
+
+    Before all else every method refuses a wrong number with EINVAL, so a harmless one is tried with
+    each; what else it answers does not matter. Raises CallError when no number is right.
+    """
+    act = f"cannot find driver id: fd={fd}"
+    handles = ctypes.c_uint32()
+    attrs = [attr(INFO_OBJECT_ID, OBJECT_PD, 8), attr_out(INFO_HANDLES_LIST, handles)]
+    for driver_id in range(_DRIVER_IDS):
+        try:
+            method(act, fd, driver_id, OBJECT_DEVICE, METHOD_INFO_HANDLES, attrs)
+        except CallError as error:
+            if error.errno == errno.EINVAL:
+                continue
+            if error.errno in (errno.EBADF, errno.ENOTTY):
+                raise
+        return driver_id
+    raise CallError(act, errno.EINVAL, "this kernel's drivers have higher numbers?")
+
+
 def method(
     act: str,
     fd: int,
+    driver_id: int,
     object_id: int,
     method_id: int,
     attrs: Sequence[IbUverbsAttr],
@@ -129,7 +159,7 @@ def method(
     buffer = ctypes.create_string_buffer(size)
     header = IbUverbsIoctlHdr.from_buffer(buffer)
     header.length, header.num_attrs = size, count
-    header.object_id, header.method_id = object_id, method_id
+    header.object_id, header.method_id, header.driver_id = object_id, method_id, driver_id
     array = (IbUverbsAttr * count).from_buffer(buffer, head)
     for index, attribute in enumerate(attrs):
         array[index] = attribute

@@ -116,8 +116,8 @@ def read_limits() -> dict[str, str]:
 
 def _hint_einval() -> str:
     limits = read_limits()
-    size = limits.get("size_limit_mb", "unknown")
+    limit = limits.get("size_limit_mb", "unknown")
     return (
-        "offset and size must be multiples of 4096 inside the memory, and the size at most "
-        f"{size} MiB: {udmabuf.PARAMETERS_PATH}/size_limit_mb raises it"
+        "offset and size must be whole pages inside the memory, and the size at most "
+        f"size_limit_mb={limit}: {udmabuf.PARAMETERS_PATH}/size_limit_mb raises it"
     )

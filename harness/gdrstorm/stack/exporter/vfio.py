@@ -148,6 +148,10 @@ class VfioExporter:
 
     def export(self, memory: Memory, offset_bytes: int, size_bytes: int) -> Descriptor:
         assert isinstance(memory, BarMemory)
+        act = f"cannot export BAR: {self._bdf} offset={offset_bytes} size={size_bytes}"
+        if not 0 <= offset_bytes <= memory.size_bytes - size_bytes:
+            # The kernel knows the BAR, not our slices of it.
+            raise CallError(act, errno.EINVAL, f"the memory has {memory.size_bytes} bytes")
         argument = vfio.VfioFeatureDmaBuf(
             argsz=ctypes.sizeof(vfio.VfioFeatureDmaBuf),
             flags=vfio.FEATURE_GET | vfio.FEATURE_DMA_BUF,
@@ -157,7 +161,6 @@ class VfioExporter:
             offset=memory.offset_bytes + offset_bytes,
             length=size_bytes,
         )
-        act = f"cannot export BAR: {self._bdf} offset={offset_bytes} size={size_bytes}"
         fd = call(act, self.device_fd, vfio.DEVICE_FEATURE, argument, _EXPORT_HINTS)
         return Descriptor(fd, size_bytes)
 

@@ -24,8 +24,9 @@ from gdrstorm.uapi.rdma_ioctl import RegDmabufMr, attr, attr_fd, attr_object, at
 class UverbsMr:
     """A kernel MR handle. `close` destroys it once; `destroy` asks the kernel every time."""
 
-    def __init__(self, hca: Hca, handle: int, lkey: int, rkey: int) -> None:
+    def __init__(self, hca: Hca, driver_id: int, handle: int, lkey: int, rkey: int) -> None:
         self._hca = hca
+        self._driver_id = driver_id
         self._is_open = True
         self.handle = handle
         self.lkey = lkey
@@ -37,6 +38,7 @@ class UverbsMr:
         rdma_ioctl.method(
             act,
             self._hca.command_fd,
+            self._driver_id,
             rdma_ioctl.OBJECT_MR,
             rdma_ioctl.METHOD_MR_DESTROY,
             [attr_object(rdma_ioctl.DESTROY_MR_HANDLE, self.handle)],
@@ -55,6 +57,7 @@ class UverbsImporter:
 
     def __init__(self, hca: Hca) -> None:
         self.hca = hca
+        self._driver_id = rdma_ioctl.find_driver_id(hca.command_fd)
 
     @classmethod
     def probe(cls, device: str | None = None) -> Support:
@@ -62,7 +65,12 @@ class UverbsImporter:
 
     @classmethod
     def open(cls, device: str | None = None) -> Self:
-        return cls(Hca.open(choose_hca(device).name))
+        hca = Hca.open(choose_hca(device).name)
+        try:
+            return cls(hca)
+        except BaseException:
+            hca.close()
+            raise
 
     def describe(self) -> StackPart:
         return describe_hca(self.name, self.hca.name)
@@ -108,12 +116,14 @@ class UverbsImporter:
         answer = rdma_ioctl.method(
             act,
             self.hca.command_fd,
+            self._driver_id,
             rdma_ioctl.OBJECT_MR,
             rdma_ioctl.METHOD_REG_DMABUF_MR,
             attrs,
             REGISTER_HINTS,
         )
-        return UverbsMr(self.hca, answer[0].data & 0xFFFF_FFFF, lkey.value, rkey.value)
+        handle = answer[RegDmabufMr.HANDLE].data & 0xFFFF_FFFF
+        return UverbsMr(self.hca, self._driver_id, handle, lkey.value, rkey.value)
 
     def reregister(self, registration: Registration, access: int) -> None:
         act = f"cannot reregister MR: {self.hca.name}"
