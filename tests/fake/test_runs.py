@@ -1,0 +1,240 @@
+"""Whole runs on the fake back ends, through the command line: each planted failure gets its own verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdrstorm.evidence.journal import read_journal
+from gdrstorm.model import journal as j
+from gdrstorm.verdict import judge
+
+SETTING = Path("/proc/sys/kernel/printk_devkmsg")
+CAN_READ_LOG = os.access("/dev/kmsg", os.R_OK | os.W_OK) and os.geteuid() == 0
+
+needs_log = pytest.mark.skipif(not CAN_READ_LOG, reason="needs a readable and writable /dev/kmsg (root)")
+
+
+def scenario(tmp_path: Path, *, cycle: str = '["EXPORT", "REG", "DEREG", "CLOSE"]', extra: str = "", **phase: str) -> str:
+    keys = {"threads": "2", "count": "200", "cycle": cycle, **phase}
+    body = "\n".join(f"{key} = {value}" for key, value in keys.items())
+    path = tmp_path / "planted.toml"
+    path.write_text(
+        f'summary = "x"\ntime_limit = "60s"\ncall_limit = "1s"\n[[phase]]\nname = "storm"\n{body}\n'
+        f'[memory]\nsize = "64KiB"\n[expect]\ntail = "200ms"\n{extra}\n'
+    )
+    return str(path)
+
+
+def command(tmp_path: Path, *arguments: str, exporter: str = "fake") -> list[str]:
+    return [
+        *(sys.executable, "-m", "gdrstorm", "run", "--bed", "host", "--json", "--out", str(tmp_path / "runs")),
+        *("--exporter", exporter, "--importer", "fake", "--seed", "7", *arguments),
+    ]
+
+
+def run(tmp_path: Path, *arguments: str, exporter: str = "fake") -> dict[str, Any]:
+    done = subprocess.run(command(tmp_path, *arguments, exporter=exporter), capture_output=True, text=True, timeout=120)
+    assert done.stdout, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    codes = {"PASS": 0, "FAIL": 1, "BROKEN": 3, "SKIP": 4, "LOST": 5}
+    assert done.returncode == codes[answer["verdict"]]
+    return answer
+
+
+def children_of_runs() -> list[str]:
+    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listing.splitlines() if "gdrstorm.session." in line and "planted" not in line]
+
+
+def test_a_clean_run_passes_with_every_number(tmp_path: Path) -> None:
+    answer = run(tmp_path, scenario(tmp_path))
+    assert answer["verdict"] == "PASS", answer["reason"]
+    assert answer["platform"] == "emulated"
+    assert (answer["bed"], answer["exporter"], answer["importer"], answer["seed"]) == ("host", "fake", "fake", 7)
+    assert {name: op["count"] for name, op in answer["operations"].items()} == dict.fromkeys(
+        ("EXPORT", "REG", "DEREG", "CLOSE"), 400
+    )
+    for op in answer["operations"].values():
+        assert 0 < op["p50_ns"] <= op["p99_ns"] <= op["p999_ns"] <= op["max_ns"]
+    lines = read_journal(Path(answer["run_dir"]))
+    assert [type(line) for line in lines[:3]] == [j.Start, j.Machine, j.Planned]
+    assert judge(lines).word.value == "PASS"
+
+
+def test_processes_and_groups_share_one_start(tmp_path: Path) -> None:
+    answer = run(tmp_path, scenario(tmp_path, processes="3"))
+    assert answer["verdict"] == "PASS", answer["reason"]
+    assert answer["operations"]["REG"]["count"] == 3 * 2 * 200
+
+
+def test_an_unexpected_errno_fails_with_its_name(tmp_path: Path) -> None:
+    answer = run(tmp_path, scenario(tmp_path), "--device", "reg=ENOTSUPP/10")
+    assert answer["verdict"] == "FAIL"
+    assert "REG failed with ENOTSUPP" in answer["reason"]
+    assert answer["operations"]["REG"]["errors"] == {"ENOTSUPP": 40}
+
+
+def test_the_same_errno_expected_passes(tmp_path: Path) -> None:
+    extra = '[[expect.error]]\nop = "REG"\nerrno = "ENOTSUPP"\nhow = "must"\n'
+    assert run(tmp_path, scenario(tmp_path, extra=extra), "--device", "reg=ENOTSUPP/10")["verdict"] == "PASS"
+    assert run(tmp_path, scenario(tmp_path, extra=extra))["verdict"] == "FAIL"
+
+
+def test_a_failing_close_is_a_leaked_descriptor(tmp_path: Path) -> None:
+    answer = run(tmp_path, scenario(tmp_path), exporter="fake:close=EIO@50")
+    assert answer["verdict"] == "FAIL"
+    assert "CLOSE failed with EIO" in answer["reason"]
+    assert any("descriptors" in leak["name"] for leak in answer["leaks"]), answer
+
+
+def test_a_hung_call_is_found_and_named(tmp_path: Path) -> None:
+    answer = run(tmp_path, scenario(tmp_path), "--device", "dereg=hang@100")
+    assert answer["verdict"] == "FAIL"
+    assert "in DEREG for" in answer["reason"]
+    assert not children_of_runs()
+
+
+def test_a_killed_worker_is_broken_and_named(tmp_path: Path) -> None:
+    path = scenario(tmp_path, count="1000000000", threads="1")
+    process = subprocess.Popen(command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True)
+    worker = wait_for_worker(tmp_path)
+    os.kill(worker, signal.SIGKILL)
+    answer = json.loads(process.communicate(timeout=60)[0])
+    assert answer["verdict"] == "BROKEN"
+    assert "SIGKILL" in answer["reason"]
+
+
+def test_a_crashed_worker_is_broken_and_named(tmp_path: Path) -> None:
+    path = scenario(tmp_path, count="1000000000", threads="1")
+    process = subprocess.Popen(
+        command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    os.kill(wait_for_worker(tmp_path), signal.SIGSEGV)
+    answer = json.loads(process.communicate(timeout=60)[0])
+    assert (answer["verdict"], "SIGSEGV" in answer["reason"]) == ("BROKEN", True)
+
+
+def test_interrupt_ends_in_order(tmp_path: Path) -> None:
+    path = scenario(tmp_path, count="1000000000", threads="1")
+    process = subprocess.Popen(command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True)
+    wait_for_worker(tmp_path)
+    process.send_signal(signal.SIGINT)
+    answer = json.loads(process.communicate(timeout=60)[0])
+    assert answer["verdict"] == "BROKEN"
+    assert "interrupted" in answer["reason"]
+    assert answer["operations"]["REG"]["count"] > 0
+    assert not children_of_runs()
+
+
+def wait_for_worker(tmp_path: Path) -> int:
+    """The pid of the first worker, once its storm has begun."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in (tmp_path / "runs").glob("*/journal.jsonl"):
+            text = path.read_text()
+            if '"type":"p"' in text:
+                lines = [line for line in read_journal(path) if isinstance(line, j.Worker)]
+                return lines[0].pid
+        time.sleep(0.05)
+    raise AssertionError("no worker came up")
+
+
+@needs_log
+def test_a_kernel_warning_during_the_run_fails_it(tmp_path: Path) -> None:
+    path = scenario(tmp_path, count="1000000000", threads="1")
+    process = subprocess.Popen(command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True)
+    wait_for_worker(tmp_path)
+    with Path("/dev/kmsg").open("w") as log:
+        log.write("<4>NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, GPU has fallen off the bus.\n")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    answer = json.loads(process.communicate(timeout=60)[0])
+    assert answer["verdict"] == "FAIL"
+    assert answer["faults"][0]["class"] == "xid"
+    assert answer["faults"][0]["synthetic"]
+    assert "synthetic" in answer["reason"]
+
+
+@needs_log
+def test_the_log_setting_is_restored(tmp_path: Path) -> None:
+    before = SETTING.read_text()
+    run(tmp_path, scenario(tmp_path))
+    assert SETTING.read_text() == before
+
+
+def test_a_supervisor_killed_at_random_moments(tmp_path: Path) -> None:
+    """Fifty times: the journal stays readable, the verdict is BROKEN (or the finished one), nothing is left behind."""
+    chance = random.Random(20260806)
+    path = scenario(tmp_path, count="3000", threads="1")
+    setting = SETTING.read_text() if CAN_READ_LOG else ""
+    seen = set()
+    for number in range(50):
+        out = tmp_path / f"k{number}"
+        process = subprocess.Popen(
+            command(out, path, "--device", "delay_ns=200000"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(chance.uniform(0.05, 1.6))
+        process.kill()
+        process.wait()
+        wait_until_gone()
+        journals = list(out.rglob("journal.jsonl"))
+        if not journals or not journals[0].stat().st_size:
+            seen.add("nothing")
+            continue
+        lines = read_journal(journals[0])
+        word = judge(lines).word.value
+        seen.add(word)
+        assert word in ("BROKEN", "LOST", "PASS")
+        if word == "LOST":
+            assert not any(isinstance(line, j.Planned) for line in lines), "the guard was up and did not speak"
+    assert "BROKEN" in seen
+    if setting:
+        assert SETTING.read_text() == setting
+
+
+def wait_until_gone() -> None:
+    deadline = time.monotonic() + 10
+    while children_of_runs():
+        assert time.monotonic() < deadline, children_of_runs()
+        time.sleep(0.02)
+
+
+def test_wrong_use_is_one_clear_line_and_exit_2(tmp_path: Path) -> None:
+    for arguments in (
+        ["storm/depe"],
+        [scenario(tmp_path, threads="0")],
+        ["storm/deep", "--exporter", "udmabof"],
+        ["storm/deep", "--duration", "5 bananas"],
+        ["storm/deep", "--bed", "moon"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "gdrstorm", "run", "--out", str(tmp_path / "none"), *arguments],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 2, done
+        assert "Traceback" not in done.stderr
+        assert done.stderr.startswith("gdrstorm: ")
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_is_not_here_is_a_skip(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gdrstorm", "run", "--bed", "host", "--json", "--out", str(tmp_path), "--exporter", "cuda",
+         "--importer", "fake", scenario(tmp_path)],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    if answer["verdict"] == "PASS":
+        pytest.skip("this machine has a GPU")
+    assert (done.returncode, answer["verdict"]) == (4, "SKIP")
+    assert "cuda" in answer["reason"]
