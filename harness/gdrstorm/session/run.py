@@ -21,6 +21,7 @@ import msgspec
 from gdrstorm import __version__
 from gdrstorm.audit import snapshot
 from gdrstorm.errors import GdrstormError, UnavailableError, UsageError
+from gdrstorm.evidence.collect import collect_system, write_manifest
 from gdrstorm.evidence.journal import JOURNAL, JournalWriter
 from gdrstorm.host import read_inventory
 from gdrstorm.model import journal as j
@@ -83,6 +84,7 @@ def run_here(
             recorder.write(j.End(how="broken", detail=detail), sync=True)
         verdict = judge(recorder.lines)
         recorder.write(j.Judged(verdict=verdict), sync=True)
+    write_manifest(run_dir)
     return verdict
 
 
@@ -111,7 +113,7 @@ def _run(scenario: Scenario, options: RunOptions, run_dir: Path, recorder: Recor
     watch = Watch(run_dir.name, recorder.write, make_witnesses(stack))
     try:
         with _tidy(watch, recorder):
-            _exercise(plan, recorder, watch, guard, audit_sources(stack))
+            _exercise(plan, recorder, watch, guard, audit_sources(stack), run_dir)
     finally:
         guard.dismiss()
 
@@ -130,7 +132,12 @@ def _tidy(watch: Watch, recorder: Recorder) -> Iterator[None]:
 
 
 def _exercise(
-    plan: Plan, recorder: Recorder, watch: Watch, guard: Guard, sources: Sequence[snapshot.Source]
+    plan: Plan,
+    recorder: Recorder,
+    watch: Watch,
+    guard: Guard,
+    sources: Sequence[snapshot.Source],
+    run_dir: Path,
 ) -> None:
     watch.mark(f"run begins, seed {plan.seed}")
     before = snapshot.take(sources)
@@ -152,6 +159,7 @@ def _exercise(
     )
     watch.mark("run ends")
     watch.close()
+    collect_system(run_dir)
     recorder.write(j.End(how=how, detail=detail), sync=True)
 
 

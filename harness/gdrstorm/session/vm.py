@@ -20,6 +20,7 @@ import msgspec
 from gdrstorm import __version__
 from gdrstorm.bed.vm import Bed, BedFailure, BedOptions, RunningCommand, find_image
 from gdrstorm.errors import GdrstormError, LostError, UnavailableError
+from gdrstorm.evidence.collect import write_manifest
 from gdrstorm.evidence.journal import JOURNAL, JournalWriter, decode_line
 from gdrstorm.kmsg.faults import classify
 from gdrstorm.kmsg.record import parse_lines
@@ -113,6 +114,7 @@ def run_in_vm(
             guard.dismiss()
         verdict = judge(recorder.lines)
         recorder.write(j.Judged(verdict=verdict), sync=True)
+    write_manifest(run_dir)
     return verdict
 
 
