@@ -93,10 +93,8 @@ def decide_platform(
         return Platform.EMULATED, f"CPU is software: {cpu_model.value}"
     if hypervisor.value == "none":
         return Platform.HARDWARE, "no hypervisor"
-    if hypervisor.value is None:
-        reason = f"hypervisor {hypervisor}"
-    else:
-        reason = f"virtual machine under {hypervisor.value}"
+    known_name = hypervisor.value is not None
+    reason = f"virtual machine under {hypervisor}" if known_name else f"hypervisor {hypervisor}"
     if has_real_pci:
         return Platform.HARDWARE, f"{reason}, with PCI GPU or NIC functions passed through"
     return Platform.EMULATED, f"{reason}, without a GPU or RDMA NIC function"

@@ -26,6 +26,11 @@ def parse_state(text: str) -> str:
     return name.strip()
 
 
+def natural_key(name: str) -> tuple[tuple[str, int], ...]:
+    """Sort key that puts mlx5_2 before mlx5_10."""
+    return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
+
+
 def not_asked(detail: str = "the device was not opened") -> VerbsState:
     """A verbs state of a device that nobody opened."""
     return VerbsState(*(unknown(Why.NOT_ASKED, detail) for _ in range(5)))
@@ -83,7 +88,7 @@ def read_hca(path: Path, verbs: VerbsState) -> Hca:
 
 
 def read_hcas(root: Path, verbs: Mapping[str, VerbsState]) -> tuple[Hca, ...]:
-    """All of them, sorted by name; empty where the RDMA subsystem is not loaded."""
+    """All of them, in natural order of names; empty where the RDMA subsystem is not loaded."""
     folder = root / "sys/class/infiniband"
-    names = read_names(folder).get(())
+    names = sorted(read_names(folder).get(()), key=natural_key)
     return tuple(read_hca(folder / name, verbs.get(name, not_asked())) for name in names)

@@ -156,3 +156,49 @@ def decide(findings: Iterable[Finding]) -> Decision:
     if Answer.UNKNOWN in answers or not answers:
         return Decision.UNKNOWN
     return Decision.ADMIT
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What `gdrstorm check` found out, as it is written with --json."""
+
+    schema_version: int = 1
+    hostname: str
+    platform: str
+    is_ready: bool
+    reason: str
+    ready_pairs: tuple[tuple[str, str, str], ...]
+    """(exporter, importer, policy) of everything that is admitted."""
+    needs: tuple[Finding, ...]
+    admissions: tuple[Admission, ...]
+
+
+def conclude(
+    hostname: str,
+    platform: str,
+    admissions: tuple[Admission, ...],
+    needs: tuple[Finding, ...],
+) -> CheckResult:
+    """Ready: at least one pair is admitted by a policy, and every need of a scenario is met."""
+    ready = tuple(
+        (a.exporter, a.importer, a.request.policy)
+        for a in admissions
+        if a.decision is Decision.ADMIT
+    )
+    unmet = [str(f) for f in needs if f.answer is not Answer.YES]
+    pairs = {(a.exporter, a.importer) for a in admissions}
+    if not admissions:
+        reason = "there is no pair of exporter and RDMA device to ask about"
+    elif unmet:
+        reason = f"the scenario needs {'; '.join(unmet)}"
+    else:
+        count = len({pair[:2] for pair in ready})
+        reason = f"{count} of {len(pairs)} pairs admitted"
+    return CheckResult(
+        hostname=hostname,
+        platform=platform,
+        is_ready=bool(ready) and not unmet,
+        reason=reason,
+        ready_pairs=ready,
+        needs=needs,
+        admissions=admissions,
+    )

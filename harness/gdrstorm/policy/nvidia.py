@@ -314,8 +314,8 @@ def _answer_topology(facts: NvidiaFacts, path: PairPath) -> Finding:
     if path.common:
         return Finding(name, Answer.YES, f"common bridge {path.common}")
     # NVIDIA's list of chipsets that break peer traffic is internal to the driver.
-    detail = "no common switch; whether this chipset is on the driver's list is internal to it"
-    return make_unknown(name, Unknown(Why.NOT_ASKED, detail))
+    text = "no common switch; whether this chipset is on the driver's list, only it knows"
+    return Finding(name, Answer.UNKNOWN, text, "try it: the kernel log names a refused topology")
 
 
 def _advise_force_spa(facts: NvidiaFacts) -> Finding:
@@ -340,6 +340,6 @@ def _advise_cuda(facts: NvidiaFacts) -> Finding:
         remedy = "use the rm exporter, which asks the kernel without CUDA"
         return make_advice("cuda-userspace", Answer.UNKNOWN, text, remedy)
     if facts.dmabuf.value is None:
-        return make_advice("cuda-userspace", Answer.UNKNOWN, str(facts.dmabuf))
+        return make_advice("cuda-userspace", Answer.UNKNOWN, str(facts.dmabuf.unknown))
     answer = Answer.YES if facts.dmabuf.value else Answer.NO
     return make_advice("cuda-userspace", answer, f"{name or 'GPU'}: driver's dma-buf capability")
