@@ -32,6 +32,10 @@ class JournalWriter:
         self.path = path
 
     @property
+    def is_streamed(self) -> bool:
+        return self._stream_fd is not None
+
+    @property
     def seq(self) -> int:
         """Number of the last line written."""
         return self._seq

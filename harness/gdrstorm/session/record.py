@@ -19,6 +19,11 @@ class Recorder:
         self._observers = list(observers)
         self.lines: list[j.Line] = []
 
+    @property
+    def is_streamed(self) -> bool:
+        """Inside the VM bed only the journal leaves the guest; files beside it are not kept."""
+        return self._journal.is_streamed
+
     def write(self, line: j.Line, sync: bool = False) -> j.Line:
         stamped = self._journal.write(line, sync=sync)
         if not isinstance(stamped, j.Progress | j.Machine):

@@ -159,7 +159,8 @@ def _exercise(
     )
     watch.mark("run ends")
     watch.close()
-    collect_system(run_dir)
+    if not recorder.is_streamed:
+        collect_system(run_dir)
     recorder.write(j.End(how=how, detail=detail), sync=True)
 
 
