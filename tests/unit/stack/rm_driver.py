@@ -16,6 +16,7 @@ from gdrstorm.uapi.nvidia_status import (
     NV_ERR_NO_MEMORY,
     NV_ERR_NOT_SUPPORTED,
     NV_ERR_OBJECT_NOT_FOUND,
+    NV_ERR_OPERATING_SYSTEM,
 )
 
 CLASS_NAMES = {0x41: "client", 0x80: "device", 0x2080: "subdevice", 0x40: "memory"}
@@ -59,12 +60,18 @@ class FakeDriver:
         self.trace.append(f"close {self.open_paths.pop(fd)}")
         os.close(fd)
 
-    def ioctl(self, fd: int, request: int, argument: ctypes.Structure) -> None:
+    def ioctl(self, fd: int, request: int, argument: ctypes.Structure | int) -> None:
         assert self.open_paths[fd]
-        assert request >> 16 & 0x3FFF == ctypes.sizeof(argument)
         name = ESCAPES[request & 0xFF]
-        on_gpu = name in ("REGISTER_FD", "EXPORT")
-        assert on_gpu == (self.open_paths[fd] != "/dev/nvidiactl"), name
+        on_gpu = self.open_paths[fd] != "/dev/nvidiactl"
+        export = nvidia.generation_of(self.version).export
+        wanted = nvidia.request(nvidia.NR_EXPORT_TO_DMABUF_FD, export)
+        if name == "EXPORT" and (request != wanted or not on_gpu):
+            raise OSError(errno.EINVAL, "")
+        if isinstance(argument, int):
+            raise OSError(errno.EFAULT, "")
+        assert request >> 16 & 0x3FFF <= ctypes.sizeof(argument)
+        assert on_gpu == (name in ("REGISTER_FD", "EXPORT")), name
         getattr(self, f"_{name.lower()}")(argument)
 
     def _note(self, call: str, argument: ctypes.Structure | None = None) -> bool:
@@ -145,26 +152,40 @@ class FakeDriver:
     def _export(self, argument: nvidia.Export) -> None:
         if not self._note("EXPORT", argument):
             return
-        assert argument.fd == -1, "an old descriptor would ask to add to it"
-        parts = range(argument.num_objects)
-        handles = tuple(argument.handles[i] for i in parts)
-        if argument.mapping_type == nvidia.MAPPING_FORCE_PCIE:
-            argument.status = NV_ERR_NOT_SUPPORTED
-        elif any(argument.sizes[i] % 4096 or not argument.sizes[i] for i in parts):
-            argument.status = NV_ERR_INVALID_ARGUMENT
-        elif any(not self.objects.get(h, "").startswith("memory") for h in handles):
-            argument.status = NV_ERR_OBJECT_NOT_FOUND
-        elif sum(argument.sizes[i] for i in parts) != argument.total_size:
-            argument.status = NV_ERR_INVALID_ARGUMENT
-        else:
+        argument.status = self._export_status(argument)
+        if argument.status == 0:
+            parts = range(argument.num_objects)
             self.exports.append(
                 (
-                    *handles,
+                    *(argument.handles[i] for i in parts),
                     *(argument.offsets[i] for i in parts),
                     *(argument.sizes[i] for i in parts),
                 )
             )
             argument.fd = os.memfd_create("dmabuf", os.MFD_CLOEXEC)
+            os.ftruncate(argument.fd, argument.total_size)
+
+    def _export_status(self, argument: nvidia.Export) -> int:
+        """The answers of driver 580 in the order it gives them."""
+        count = argument.num_objects
+        if not argument.total_size or not 0 < count <= min(argument.total_objects, 128):
+            return NV_ERR_INVALID_ARGUMENT
+        mapping = getattr(argument, "mapping_type", 0)
+        if argument.fd < -1 or mapping > 1:
+            return NV_ERR_INVALID_ARGUMENT
+        if mapping == nvidia.MAPPING_FORCE_PCIE or getattr(argument, "allow_mmap", 0):
+            return NV_ERR_NOT_SUPPORTED
+        if argument.fd >= 0:
+            return NV_ERR_OPERATING_SYSTEM
+        for i in range(count):
+            words = self.objects.get(argument.handles[i], "").split()
+            if words[:1] != ["memory"]:
+                return NV_ERR_OBJECT_NOT_FOUND
+            offset, size = argument.offsets[i], argument.sizes[i]
+            if not size or size % 4096 or offset % 4096 or offset + size > int(words[1]):
+                return NV_ERR_INVALID_ARGUMENT
+        total = sum(argument.sizes[i] for i in range(count))
+        return 0 if total == argument.total_size else NV_ERR_INVALID_ARGUMENT
 
 
 #: open errors and what users do about them

@@ -34,10 +34,11 @@ from gdrstorm.stack.exporter.gpu_device import (
     chunk_sizes,
     parse_gpu_device,
 )
+from gdrstorm.stack.exporter.rm_client import RmIo
 
 # enum CUmemRangeHandleType, CUmemRangeFlags, CUmemAllocationType and so on: cuda.h
 _HANDLE_DMA_BUF_FD = 1
-_FLAG_MAPPING_PCIE = 1
+_RANGE_FLAGS = {Mapping.DEFAULT: 0, Mapping.FORCE_PCIE: 1}  # DMA_BUF_MAPPING_TYPE_PCIE
 _ALLOCATION_PINNED = 1
 _LOCATION_DEVICE = 1
 _ACCESS_READWRITE = 3
@@ -66,18 +67,19 @@ class CudaExporter:
 
     def __init__(self, driver: CudaDriver, device: GpuDevice) -> None:
         self._driver = driver
-        self._options = device
+        self.rm_io: RmIo | None = None
+        self.device = device
         self._retained = False
         self._owner = os.getpid()
         driver.call("start CUDA", "cuInit", 0)
         if device.bdf:
-            self.device = driver.call(
+            self._gpu = driver.call(
                 f"find GPU {device.bdf}", "cuDeviceGetByPCIBusId", device.bdf.encode()
             )
         else:
-            self.device = driver.call(f"find GPU {device.ordinal}", "cuDeviceGet", device.ordinal)
-        self.bdf = _bdf(driver.call("read the bdf", "cuDeviceGetPCIBusId", 32, self.device))
-        self._context = driver.call(f"open GPU {self.bdf}", "cuDevicePrimaryCtxRetain", self.device)
+            self._gpu = driver.call(f"find GPU {device.ordinal}", "cuDeviceGet", device.ordinal)
+        self.bdf = _bdf(driver.call("read the bdf", "cuDeviceGetPCIBusId", 32, self._gpu))
+        self._context = driver.call(f"open GPU {self.bdf}", "cuDevicePrimaryCtxRetain", self._gpu)
         self._retained = True
         try:
             driver.call("make the context current", "cuCtxSetCurrent", self._context)
@@ -112,18 +114,18 @@ class CudaExporter:
         driver, library = self._driver, read_loaded_library()
         version = driver.call("read the driver's version", "cuDriverGetVersion")
         details = {
-            "memory": f"GPU memory, {self._options.kind.value}",
-            "mapping": self._options.mapping.name.lower(),
-            "chunks": str(self._options.chunks),
+            "memory": f"GPU memory, {self.device.kind.value}",
+            "mapping": self.device.mapping.name.lower(),
+            "chunks": str(self.device.chunks),
             "binding": f"{driver.name} {read_package_version()}",
             "libcuda": library.path or "not loaded",
             "libcuda sha256": library.sha256 or "unknown",
         }
         for name in ATTRIBUTES:
-            details[name] = str(driver.attribute(self.device, name))
+            details[name] = str(driver.attribute(self._gpu, name))
         return StackPart(
             name=self.name,
-            device=str(self.device),
+            device=str(self._gpu),
             bdf=self.bdf,
             driver="libcuda",
             version=f"{version // 1000}.{version % 1000 // 10}",
@@ -131,37 +133,40 @@ class CudaExporter:
         )
 
     def alloc(self, size_bytes: int) -> CudaMemory:
-        if self._options.kind is Kind.VMM:
+        if self.device.kind is Kind.VMM:
             return self._alloc_vmm(size_bytes)
         address = int(self._driver.call(f"allocate {size_bytes} bytes", "cuMemAlloc", size_bytes))
         return CudaMemory(address, size_bytes, lambda: self._free(address))
 
     def export(self, memory: Memory, offset_bytes: int, size_bytes: int) -> Descriptor:
+        return self.export_mapped(memory, offset_bytes, size_bytes, self.device.mapping)
+
+    def export_mapped(
+        self, memory: Memory, offset_bytes: int, size_bytes: int, mapping: Mapping
+    ) -> Descriptor:
+        """Export with another mapping type than the device option's. Raises as export."""
         assert isinstance(memory, CudaMemory)
-        act = (
-            f"export {self.bdf} offset={offset_bytes} size={size_bytes} "
-            f"mapping={self._options.mapping.name.lower()}"
-        )
         handle = self._driver.call(
-            act,
+            f"export: {self.bdf} offset={offset_bytes} size={size_bytes} "
+            f"mapping={mapping.name.lower()}",
             "cuMemGetHandleForAddressRange",
             memory.address + offset_bytes,
             size_bytes,
             self._driver.module.CUmemRangeHandleType(_HANDLE_DMA_BUF_FD),
-            self._range_flags(),
+            _RANGE_FLAGS[mapping],
         )
         return Descriptor(int(handle), size_bytes)
 
     def binding(self) -> ExporterBinding:
         """Numbers and addresses as native/src/exp_cuda.c lists them."""
-        rdma = self._driver.attribute(self.device, "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED")
+        rdma = self._driver.attribute(self._gpu, "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED")
         return ExporterBinding(
             backend="cuda",
             numbers=(
-                int(self.device),
-                self._range_flags(),
-                int(self._options.kind is Kind.VMM),
-                self._options.chunks,
+                int(self._gpu),
+                _RANGE_FLAGS[self.device.mapping],
+                int(self.device.kind is Kind.VMM),
+                self.device.chunks,
                 self._granularity,
                 rdma.get(0),
             ),
@@ -171,16 +176,13 @@ class CudaExporter:
     def close(self) -> None:
         if self._retained and os.getpid() == self._owner:
             self._retained = False
-            self._driver.call("close the GPU", "cuDevicePrimaryCtxRelease", self.device)
+            self._driver.call("close the GPU", "cuDevicePrimaryCtxRelease", self._gpu)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _range_flags(self) -> int:
-        return _FLAG_MAPPING_PCIE if self._options.mapping is Mapping.FORCE_PCIE else 0
 
     def _free(self, address: int) -> None:
         self._driver.call(f"free memory at {address:#x}", "cuMemFree", address)
@@ -190,8 +192,8 @@ class CudaExporter:
         wanted = module.CUmemAllocationProp()
         wanted.type = module.CUmemAllocationType(_ALLOCATION_PINNED)
         wanted.location.type = module.CUmemLocationType(_LOCATION_DEVICE)
-        wanted.location.id = int(self.device)
-        rdma = self._driver.attribute(self.device, "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED")
+        wanted.location.id = int(self._gpu)
+        rdma = self._driver.attribute(self._gpu, "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED")
         wanted.allocFlags.gpuDirectRDMACapable = rdma.get(0)
         return wanted
 
@@ -206,7 +208,7 @@ class CudaExporter:
     def _alloc_vmm(self, size_bytes: int) -> CudaMemory:
         """Chunks mapped one after the other; their handles are given up, the mapping keeps them."""
         call = self._driver.call
-        sizes = chunk_sizes(size_bytes, self._options.chunks, self._granularity)
+        sizes = chunk_sizes(size_bytes, self.device.chunks, self._granularity)
         total = sum(sizes)
         base = int(call("reserve a range", "cuMemAddressReserve", total, 0, 0, 0))
         undo = contextlib.ExitStack()
@@ -216,7 +218,7 @@ class CudaExporter:
                 self._map_chunk(base + index * size, size, undo)
             access = self._driver.module.CUmemAccessDesc()
             access.location.type = self._driver.module.CUmemLocationType(_LOCATION_DEVICE)
-            access.location.id = int(self.device)
+            access.location.id = int(self._gpu)
             access.flags = self._driver.module.CUmemAccess_flags(_ACCESS_READWRITE)
             call("set access", "cuMemSetAccess", base, total, [access], 1)
         except BaseException:

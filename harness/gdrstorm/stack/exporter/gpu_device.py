@@ -142,3 +142,15 @@ def split_range(sizes: tuple[int, ...], offset: int, size: int) -> tuple[Part, .
             parts.append(Part(chunk, low - start, high - low))
         start += length
     return tuple(parts) or (Part(0, offset, size),)
+
+
+def format_gpu_device(device: GpuDevice) -> str:
+    """The option text that parses to this record."""
+    options = {
+        "mapping": device.mapping.name.lower(),
+        "kind": device.kind.value,
+        "chunks": str(device.chunks),
+    }
+    if device.layout:
+        options["layout"] = str(device.layout)
+    return ",".join((device.selector, *(f"{key}={value}" for key, value in options.items())))

@@ -19,6 +19,7 @@ from gdrstorm.stack.descriptor import Descriptor
 from gdrstorm.stack.exporter import Memory
 from gdrstorm.stack.exporter.gpu_device import (
     GpuDevice,
+    Mapping,
     chunk_sizes,
     parse_gpu_device,
     split_range,
@@ -46,6 +47,8 @@ class RmExporter:
     def __init__(self, client: RmClient, device: GpuDevice) -> None:
         self.client = client
         self.device = device
+        self.bdf = client.card.bdf
+        self.rm_io: RmIo | None = client.io
 
     @classmethod
     def probe(cls, device: str | None = None, io: RmIo | None = None) -> Support:
@@ -88,15 +91,21 @@ class RmExporter:
         return self.client.alloc(size_bytes, sizes)
 
     def export(self, memory: Memory, offset_bytes: int, size_bytes: int) -> Descriptor:
+        return self.export_mapped(memory, offset_bytes, size_bytes, self.device.mapping)
+
+    def export_mapped(
+        self, memory: Memory, offset_bytes: int, size_bytes: int, mapping: Mapping
+    ) -> Descriptor:
+        """Export with another mapping type than the device option's. Raises as export."""
         assert isinstance(memory, RmMemory)
         parts = tuple(
             ExportPart(memory.handles[part.chunk], part.offset, part.size)
             for part in split_range(tuple(memory.chunk_sizes), offset_bytes, size_bytes)
         )
-        answer = self.client.export(ExportInput(parts, self.device.mapping.value))
+        answer = self.client.export(ExportInput(parts, mapping.value))
         act = (
-            f"cannot export: {self.client.card.bdf} offset={offset_bytes} size={size_bytes} "
-            f"mapping={self.device.mapping.name.lower()}"
+            f"cannot export: {self.bdf} offset={offset_bytes} size={size_bytes} "
+            f"mapping={mapping.name.lower()}"
         )
         if answer.errno:
             raise CallError(act, answer.errno)

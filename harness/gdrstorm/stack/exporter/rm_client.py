@@ -34,6 +34,7 @@ CTL_PATH = "/dev/nvidiactl"
 VERSION_PATHS = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")
 #: What status holds before a call: still there afterwards, the kernel never wrote it.
 STATUS_UNTOUCHED = 0xCAFE
+_U64 = (1 << 64) - 1
 
 _HINTS = {
     NV_ERR_NOT_SUPPORTED: "this GPU does not export with this mapping type; try mapping=default",
@@ -59,7 +60,7 @@ class RmIo(Protocol):
 
     def open(self, path: str) -> int: ...
 
-    def ioctl(self, fd: int, request: int, argument: ctypes.Structure) -> None: ...
+    def ioctl(self, fd: int, request: int, argument: ctypes.Structure | int) -> None: ...
 
     def close(self, fd: int) -> None: ...
 
@@ -79,7 +80,7 @@ class SystemIo:
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
-    def ioctl(self, fd: int, request: int, argument: ctypes.Structure) -> None:
+    def ioctl(self, fd: int, request: int, argument: ctypes.Structure | int) -> None:
         fcntl.ioctl(fd, request, argument)
 
     def close(self, fd: int) -> None:
@@ -262,28 +263,33 @@ class RmClient:
 
     def export(self, what: ExportInput) -> ExportAnswer:
         """Send one export as it is; nothing is checked, nothing is raised for a refusal."""
-        argument = self.generation.export(
+        struct = self.generation.export
+        argument = self.fill_export(struct, what)
+        word = nvidia.request(nvidia.NR_EXPORT_TO_DMABUF_FD, struct)
+        return self.send_export(self.dev_fd, word, argument)
+
+    def fill_export(self, struct: type[ctypes.Structure], what: ExportInput) -> ctypes.Structure:
+        """The structure of an export; sizes and offsets are cut to 64 bits."""
+        total = sum(part.size for part in what.parts)
+        argument = struct(
             fd=what.fd,
             h_client=self.client,
             total_objects=len(what.parts) if what.total_objects < 0 else what.total_objects,
             num_objects=len(what.parts) if what.num_objects < 0 else what.num_objects,
-            total_size=sum(part.size for part in what.parts) & (2**64 - 1)
-            if what.total_size < 0
-            else what.total_size,
+            total_size=(total if what.total_size < 0 else what.total_size) & _U64,
             status=STATUS_UNTOUCHED,
         )
         for index, part in enumerate(what.parts):
             argument.handles[index] = part.handle
-            argument.offsets[index] = part.offset & (2**64 - 1)
-            argument.sizes[index] = part.size & (2**64 - 1)
+            argument.offsets[index] = part.offset & _U64
+            argument.sizes[index] = part.size & _U64
         if self.generation.has_mapping_type:
             argument.mapping_type = what.mapping
             argument.allow_mmap = what.allow_mmap
-        word = nvidia.request(nvidia.NR_EXPORT_TO_DMABUF_FD, self.generation.export)
-        return self.send_export(self.dev_fd, word, argument)
+        return argument
 
     def send_export(self, fd: int, word: int, argument: ctypes.Structure) -> ExportAnswer:
-        """The ioctl itself, for callers that also choose descriptor and request word."""
+        """The ioctl itself, for callers that choose descriptor, request word or structure."""
         asked = argument.fd
         try:
             self.io.ioctl(fd, word, argument)

@@ -76,7 +76,7 @@ def _run(
     except OSError as error:
         got = errno_name(error.errno or 0)
     except CallError as error:
-        got = _name_of(error)
+        got = name_of(error)
     except ValueError as error:  # Python's own mmap looks at the size of regular files
         got, note = "wrong", str(error)
     return GateResult(
@@ -84,7 +84,7 @@ def _run(
     )
 
 
-def _name_of(error: CallError) -> str:
+def name_of(error: CallError) -> str:
     """The word after the last colon of an error's message, without its number: `EINVAL`."""
     return error.message.rpartition(": ")[2].split(" ")[0]
 
