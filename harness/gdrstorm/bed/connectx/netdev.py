@@ -1,0 +1,208 @@
+"""Ethernet send and receive queues of the netdev: frames between functions, nothing else.
+
+A frame goes to the function that owns its destination MAC, a multicast frame to all others; it
+takes the first ready receive queue, and is dropped when that has no buffer. There is no wire, no
+steering and no segmentation. WQE formats from include/linux/mlx5/qp.h (mlx5_wqe_eth_seg).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from gdrstorm.bed.connectx.cq import Completion, ErrorCompletion
+from gdrstorm.bed.connectx.function import Function
+from gdrstorm.bed.connectx.memory import Cause
+from gdrstorm.bed.connectx.mkey import Accessor, Refused
+from gdrstorm.bed.connectx.oracle import StrayKind
+from gdrstorm.bed.connectx.prm import (
+    ANY_PD,
+    SEGMENT_BYTES,
+    VENDOR_SYNDROME,
+    Access,
+    CqeOp,
+    Syndrome,
+    WqeOp,
+    WqState,
+)
+from gdrstorm.bed.connectx.qp import ReceiveRing, SendRing
+from gdrstorm.bed.connectx.responder import read_spans, write_spans
+from gdrstorm.bed.connectx.wqe import CTRL_BYTES, BadWqe, Ctrl, Sge, parse_ctrl
+from gdrstorm.bed.vfio_user.device import DmaError
+
+_BUDGET: Final = 256
+_INLINE_SIZE_MASK: Final = 0x3FFF
+_MAX_FRAME_BYTES: Final = 16384
+_MAC_BYTES: Final = 6
+_CHECKSUMS_GOOD: Final = 0x06
+
+
+class EthernetSend:
+    """A send queue of frames (SQ)."""
+
+    def __init__(self, number: int, context: bytearray, cqn: int, ring: SendRing) -> None:
+        self.number = number
+        self.context = context
+        self.cqn = cqn
+        self.ring = ring
+        self.state = WqState.RESET
+        self._user_index = int.from_bytes(context[5:8], "big")
+
+    def doorbell(self, function: Function) -> None:
+        """The driver posted frames. A frame that cannot be read breaks the queue."""
+        try:
+            self.ring.refresh()
+        except DmaError:
+            self.state = WqState.ERROR
+            return
+        self.run(function)
+
+    def run(self, function: Function) -> None:
+        for _ in range(_BUDGET):
+            if self.state != WqState.READY or not self.ring.pending:
+                return
+            if self.ring.pending > self.ring.blocks:
+                self.state = WqState.ERROR
+                return
+            self._step(function)
+        function.ctx.call_later(0, lambda: self.run(function))
+
+    def _step(self, function: Function) -> None:
+        index = self.ring.consumer
+        try:
+            raw = self.ring.read()
+            ctrl = parse_ctrl(raw)
+            if ctrl.opcode == WqeOp.SEND:
+                frame = self._frame(function, raw, ctrl)
+                deliver(function, frame)
+        except (DmaError, BadWqe, Refused):
+            self._fail(function, index)
+            return
+        self.ring.advance(ctrl.segments)
+        function.oracle.wqes["FRAME"] += 1
+        cq = function.cqs.get(self.cqn)
+        if ctrl.signaled and cq is not None:
+            cq.post(
+                Completion(
+                    CqeOp.REQUESTER, self.number, self._user_index, index, send_opcode=ctrl.opcode
+                )
+            )
+
+    def _frame(self, function: Function, raw: bytes, ctrl: Ctrl) -> bytes:
+        end = ctrl.segments * SEGMENT_BYTES
+        at = CTRL_BYTES + 12
+        if at + 4 > len(raw) or end > len(raw):
+            raise BadWqe("frame without an Ethernet segment")
+        inline = int.from_bytes(raw[at : at + 2], "big") & _INLINE_SIZE_MASK
+        parts = [raw[at + 2 : at + 2 + inline]]
+        # Inline bytes beyond the two in the segment fill further segments.
+        at = CTRL_BYTES + SEGMENT_BYTES
+        at += (max(0, inline - 2) + SEGMENT_BYTES - 1) // SEGMENT_BYTES * SEGMENT_BYTES
+        size = inline
+        who = Accessor(ANY_PD, self.number, True)
+        while at + SEGMENT_BYTES <= end:
+            sge = Sge(*struct.unpack_from(">IIQ", raw, at))
+            at += SEGMENT_BYTES
+            size += sge.size_bytes
+            if size > _MAX_FRAME_BYTES:
+                raise BadWqe("frame is too long")
+            spans = function.mkeys.translate(
+                sge.key, sge.address, sge.size_bytes, Access.LOCAL_READ, who
+            )
+            parts.append(read_spans(function, spans, Cause(StrayKind.DATA, sge.key, self.number)))
+        return b"".join(parts)
+
+    def _fail(self, function: Function, index: int) -> None:
+        self.state = WqState.ERROR
+        cq = function.cqs.get(self.cqn)
+        if cq is not None:
+            syndrome = Syndrome.LOCAL_PROTECTION
+            cq.post(
+                ErrorCompletion(
+                    CqeOp.REQUESTER_ERROR,
+                    self.number,
+                    self._user_index,
+                    index,
+                    0,
+                    syndrome,
+                    VENDOR_SYNDROME[syndrome],
+                )
+            )
+
+
+class EthernetReceive:
+    """A receive queue of frames (RQ)."""
+
+    def __init__(
+        self, number: int, context: bytearray, cqn: int, ring: ReceiveRing, is_linked: bool
+    ) -> None:
+        self.number = number
+        self.context = context
+        self.cqn = cqn
+        self.ring = ring
+        self.is_linked = is_linked
+        self.state = WqState.RESET
+        self._user_index = int.from_bytes(context[5:8], "big")
+
+    def take(self, function: Function, frame: bytes) -> bool:
+        """Put a frame into the next buffer; False when there is none. Raises DmaError, Refused."""
+        slot = self.ring.peek(function.mkeys.TERMINATE_LKEY)
+        if slot is None:
+            return False
+        index, sges = slot
+        if len(frame) > sum(sge.size_bytes for sge in sges):
+            return False
+        done = 0
+        who = Accessor(ANY_PD, self.number, True)
+        for sge in sges:
+            part = frame[done : done + sge.size_bytes]
+            if not part:
+                break
+            spans = function.mkeys.translate(
+                sge.key, sge.address, len(part), Access.LOCAL_WRITE, who
+            )
+            write_spans(function, spans, part, Cause(StrayKind.DATA, sge.key, self.number, index))
+            done += len(part)
+        self.ring.consume()
+        cq = function.cqs.get(self.cqn)
+        if cq is not None:
+            cq.post(
+                Completion(
+                    CqeOp.RECV_SEND,
+                    self.number,
+                    self._user_index,
+                    index,
+                    byte_count=len(frame),
+                    checksum_flags=_CHECKSUMS_GOOD,
+                )
+            )
+        return True
+
+
+def deliver(source: Function, frame: bytes) -> int:
+    """Give a frame to whom it is addressed; counts the functions that took it."""
+    target = frame[:_MAC_BYTES]
+    if len(target) < _MAC_BYTES or not source.port.is_up:
+        return 0
+    is_multicast = bool(target[0] & 1)
+    taken = 0
+    for function in source.fabric.functions:
+        if function is source or not function.port.is_up or function.is_dead:
+            continue
+        if is_multicast or function.port.owns_mac(target):
+            taken += receive_frame(function, frame)
+    return taken
+
+
+def receive_frame(function: Function, frame: bytes) -> bool:
+    """Offer a frame to the ready receive queues of a function."""
+    for queue in function.rqs.values():
+        if queue.state != WqState.READY or queue.is_linked:
+            continue
+        try:
+            if queue.take(function, frame):
+                function.oracle.wqes["FRAME_RECEIVED"] += 1
+                return True
+        except (DmaError, Refused):
+            return False
+    return False

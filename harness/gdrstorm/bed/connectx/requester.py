@@ -1,0 +1,566 @@
+"""The requester half of queue pairs: work through the send queue, message by message.
+
+Each work request ends in a completion, or waits: for a receiver (RNR), for an answer (transport
+retry) or for a page. Loops are bounded by the ring, and a long queue yields to the event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gdrstorm.bed.connectx.cq import Completion, ErrorCompletion
+from gdrstorm.bed.connectx.fabric import (
+    Ack,
+    Held,
+    Nak,
+    NotReady,
+    Packet,
+    Reply,
+    Silence,
+    is_datagram,
+)
+from gdrstorm.bed.connectx.function import Function
+from gdrstorm.bed.connectx.memory import Cause
+from gdrstorm.bed.connectx.mkey import Refused, Span
+from gdrstorm.bed.connectx.oracle import StrayKind
+from gdrstorm.bed.connectx.pagefault import PageFault
+from gdrstorm.bed.connectx.plant import Mishap, StalePlant, UmrPlant
+from gdrstorm.bed.connectx.prm import (
+    VENDOR_SYNDROME,
+    Access,
+    CqeOp,
+    Event,
+    EventSource,
+    PageFaultType,
+    QpState,
+    QpType,
+    Syndrome,
+    WqeOp,
+)
+from gdrstorm.bed.connectx.qp import QueuePair
+from gdrstorm.bed.connectx.responder import MAX_FAULT_TRIES, note_refusal, read_spans, write_spans
+from gdrstorm.bed.connectx.umr import UmrVerdict, Withdrawn, apply_umr, check_umr
+from gdrstorm.bed.connectx.wqe import BadWqe, SendWqe, Sge, parse_send
+from gdrstorm.bed.vfio_user.device import DmaError
+
+BUDGET: Final = 256
+MAX_MESSAGE_BYTES: Final = 1 << 30
+_FLUSH_FIRST_S: Final = 0.002
+_FLUSH_LAST_S: Final = 0.1
+_STALE_PATTERN: Final = b"\x5a\xa5STALE!"
+_READS: Final = frozenset({WqeOp.READ, WqeOp.COMPARE_SWAP, WqeOp.FETCH_ADD})
+_CARRIED: Final = frozenset(
+    {
+        WqeOp.SEND,
+        WqeOp.SEND_IMM,
+        WqeOp.SEND_INVALIDATE,
+        WqeOp.WRITE,
+        WqeOp.WRITE_IMM,
+        WqeOp.READ,
+        WqeOp.COMPARE_SWAP,
+        WqeOp.FETCH_ADD,
+    }
+)
+# Milliseconds of the RNR timer codes 0 to 31 (InfiniBand specification, table 45).
+_RNR_MS: Final = (
+    655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28,
+    1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84,
+    245.76, 327.68, 491.52,
+)  # fmt: skip
+_FOREVER: Final = 7
+
+
+class _Failed(Exception):
+    """The work request ends with this error."""
+
+    def __init__(self, syndrome: Syndrome) -> None:
+        super().__init__(syndrome.name)
+        self.syndrome = syndrome
+
+
+class _Waits(Exception):
+    """The work request goes on later; the QP is marked as waiting."""
+
+
+class _Silent(Exception):
+    """The work request is done but its completion is lost: a plant."""
+
+
+class Requester:
+    """Works through the send queues of one function."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._failed: set[int] = set()
+        self._delayed: set[int] = set()
+        self._flush_delay_s = 0.0
+
+    def doorbell(self, qp: QueuePair) -> None:
+        """The driver rang: read how far it posted, and work."""
+        if qp.send is None:
+            return
+        try:
+            qp.send.refresh()
+        except DmaError:
+            self.fail_queue(qp)
+            return
+        self.run(qp)
+
+    def run(self, qp: QueuePair) -> None:
+        """Work until the queue is empty, waits or has used its turn."""
+        send = qp.send
+        if send is None:
+            return
+        for _ in range(BUDGET):
+            if qp.waiting or not send.pending:
+                return
+            if qp.state is QpState.ERROR:
+                self._flush_send(qp)
+                return
+            if qp.state is not QpState.RTS:
+                return
+            if send.pending > send.blocks:
+                self._function.oracle.anomaly(
+                    self._function.now_ns(),
+                    self._function.index,
+                    f"QP {qp.number:#x}: bad doorbell",
+                )
+                self.fail_queue(qp)
+                return
+            self._step(qp)
+        self._function.ctx.call_later(0, qp.guard(lambda: self.run(qp)))
+
+    def _step(self, qp: QueuePair) -> None:
+        """Carry out the work request at the head of the send queue."""
+        assert qp.send is not None
+        try:
+            raw = qp.send.read()
+            wqe = parse_send(raw, qp.type)
+        except (DmaError, BadWqe):
+            self._complete_error(qp, Syndrome.LOCAL_QP_OPERATION, 0)
+            return
+        try:
+            size = self._execute(qp, wqe)
+        except _Waits:
+            return
+        except _Silent:
+            qp.send.advance(wqe.ctrl.segments)
+            return
+        except _Failed as failed:
+            self._complete_error(qp, failed.syndrome, wqe.ctrl.opcode)
+            return
+        except DmaError:
+            self._complete_error(qp, Syndrome.LOCAL_PROTECTION, wqe.ctrl.opcode)
+            return
+        qp.rnr_tries = qp.transport_tries = qp.fault_tries = 0
+        self._complete(qp, wqe, size)
+
+    def _execute(self, qp: QueuePair, wqe: SendWqe) -> int:
+        """Do what the work request says; gives the bytes that a read brought."""
+        opcode = wqe.ctrl.opcode
+        if opcode == WqeOp.NOP:
+            return 0
+        if opcode == WqeOp.UMR:
+            self._count(WqeOp.UMR)
+            self._umr(qp, wqe)
+            return 0
+        if opcode not in _CARRIED or qp.type == QpType.REG_UMR:
+            raise _Failed(Syndrome.LOCAL_QP_OPERATION)
+        op = WqeOp(opcode)
+        if wqe.size_bytes > MAX_MESSAGE_BYTES:
+            raise _Failed(Syndrome.LOCAL_LENGTH)
+        if is_datagram(qp):
+            self._send_datagram(qp, wqe, op)
+            return 0
+        if op in _READS:
+            return self._read(qp, wqe, op)
+        self._send(qp, wqe, op, self._gather(qp, wqe))
+        return 0
+
+    def _count(self, op: WqeOp) -> None:
+        self._function.oracle.wqes[op.name] += 1
+
+    # Local memory
+
+    def _spans(self, qp: QueuePair, sge: Sge, access: Access, kind: PageFaultType) -> list[Span]:
+        try:
+            return self._function.mkeys.translate(
+                sge.key, sge.address, sge.size_bytes, access, qp.accessor
+            )
+        except Refused as refused:
+            note_refusal(self._function, qp, refused)
+            if refused.page_missing and qp.fault_tries < MAX_FAULT_TRIES:
+                fault = self._function.faults.ask_local(kind, qp.number, qp.send_index)
+                if fault is not None:
+                    qp.fault_tries += 1
+                    self._wait_for_page(qp, fault, Syndrome.LOCAL_PROTECTION)
+            raise _Failed(Syndrome.LOCAL_PROTECTION) from refused
+
+    def _gather(self, qp: QueuePair, wqe: SendWqe) -> bytes:
+        parts = []
+        for piece in wqe.data:
+            if isinstance(piece, bytes):
+                parts.append(piece)
+                continue
+            spans = self._spans(qp, piece, Access.LOCAL_READ, PageFaultType.REQUESTER_WRITE)
+            cause = Cause(StrayKind.DATA, piece.key, qp.number, qp.send_index)
+            parts.append(read_spans(self._function, spans, cause))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _scatter(self, qp: QueuePair, wqe: SendWqe, data: bytes) -> None:
+        done = 0
+        for sge in wqe.data:
+            if isinstance(sge, bytes):
+                raise _Failed(Syndrome.LOCAL_QP_OPERATION)
+            spans = self._spans(qp, sge, Access.LOCAL_WRITE, PageFaultType.REQUESTER_READ)
+            part = data[done : done + sge.size_bytes]
+            cause = Cause(StrayKind.DATA, sge.key, qp.number, qp.send_index)
+            write_spans(self._function, spans, part, cause)
+            done += len(part)
+
+    # Messages
+
+    def _packet(self, qp: QueuePair, wqe: SendWqe, op: WqeOp, data: bytes, size: int) -> Packet:
+        return Packet(
+            op,
+            self._function,
+            qp,
+            data,
+            size,
+            wqe.ctrl.imm,
+            wqe.ctrl.solicited,
+            wqe.remote,
+            wqe.atomic,
+            wqe.address,
+            wqe.xrc_srqn,
+        )
+
+    def _send(self, qp: QueuePair, wqe: SendWqe, op: WqeOp, data: bytes) -> None:
+        self._exchange(qp, self._packet(qp, wqe, op, data, len(data)))
+        self._count(op)
+        counters = self._function.port.counters
+        counters.transmit_packets += 1
+        counters.transmit_octets += len(data)
+
+    def _read(self, qp: QueuePair, wqe: SendWqe, op: WqeOp) -> int:
+        size = 8 if op is not WqeOp.READ else wqe.size_bytes
+        if op is not WqeOp.READ and wqe.size_bytes != 8:
+            raise _Failed(Syndrome.LOCAL_LENGTH)
+        # Local pages must be there before an atomic is carried out at the other side.
+        for sge in wqe.data:
+            if isinstance(sge, Sge):
+                self._spans(qp, sge, Access.LOCAL_WRITE, PageFaultType.REQUESTER_READ)
+        ack = self._exchange(qp, self._packet(qp, wqe, op, b"", size))
+        self._scatter(qp, wqe, ack.data)
+        self._count(op)
+        return size
+
+    def _exchange(self, qp: QueuePair, packet: Packet) -> Ack:
+        """Deliver a message to the peer; raises when it is not acknowledged now."""
+        peer = self._function.fabric.peer_of(self._function, qp)
+        reply: Reply = Silence()
+        if peer is not None:
+            target, other = peer
+            reply = target.responder.receive(other, packet)
+        if isinstance(reply, Ack):
+            return reply
+        if qp.type == QpType.UC:
+            # Unreliable: the sender never hears of it.
+            return Ack()
+        if isinstance(reply, Nak):
+            raise _Failed(reply.syndrome)
+        if isinstance(reply, NotReady):
+            self._retry_not_ready(qp, reply)
+        if isinstance(reply, Held) and peer is not None:
+            self._wait_for_remote_page(qp, peer[1], reply.fault)
+        self._retry_silence(qp)
+        raise _Waits
+
+    def _retry_not_ready(self, qp: QueuePair, reply: NotReady) -> None:
+        if qp.rnr_retry != _FOREVER and qp.rnr_tries >= qp.rnr_retry:
+            raise _Failed(Syndrome.RNR_EXCEEDED)
+        qp.rnr_tries += 1
+        self._retry_in(qp, _RNR_MS[reply.timer_code & 31] / 1000)
+
+    def _retry_silence(self, qp: QueuePair) -> None:
+        qp.transport_tries += 1
+        if not qp.ack_timeout:
+            # No timeout: the message is lost for ever, and with it the queue.
+            qp.waiting = True
+            raise _Waits
+        if qp.transport_tries > qp.retry_count + 1:
+            raise _Failed(Syndrome.RETRY_EXCEEDED)
+        self._retry_in(qp, 4.096e-6 * (1 << qp.ack_timeout))
+
+    def _retry_in(self, qp: QueuePair, delay_s: float) -> None:
+        qp.waiting = True
+
+        def again() -> None:
+            qp.waiting = False
+            qp.timer = None
+            self.run(qp)
+
+        qp.timer = self._function.ctx.call_later(delay_s, qp.guard(again))
+        raise _Waits
+
+    def _wait_for_page(self, qp: QueuePair, fault: PageFault, syndrome: Syndrome) -> None:
+        qp.waiting = True
+        epoch = qp.epoch
+
+        def resolved(error: bool) -> None:
+            if qp.epoch != epoch:
+                return
+            qp.waiting = False
+            if error:
+                self._complete_error(qp, syndrome, self._opcode_at_head(qp))
+            else:
+                self.run(qp)
+
+        fault.then(resolved)
+        raise _Waits
+
+    def _wait_for_remote_page(self, qp: QueuePair, peer: QueuePair, fault: PageFault) -> None:
+        """The responder's driver maps the page; until then other messages find it busy."""
+        qp.waiting = True
+        peer.fault_pending = True
+        epoch, peer_epoch = qp.epoch, peer.epoch
+        target = self._function.fabric.peer_of(self._function, qp)
+
+        def resolved(error: bool) -> None:
+            if peer.epoch == peer_epoch:
+                peer.fault_pending = False
+                if error and target is not None and qp.type != QpType.UC:
+                    target[0].queue_event(Event.WQ_ACCESS_ERROR, EventSource.QP, peer.number)
+                    target[0].requester.fail_queue(peer)
+            if qp.epoch != epoch:
+                return
+            qp.waiting = False
+            if error:
+                self._complete_error(qp, Syndrome.REMOTE_ACCESS, self._opcode_at_head(qp))
+            else:
+                self.run(qp)
+
+        fault.then(resolved)
+        raise _Waits
+
+    @staticmethod
+    def _opcode_at_head(qp: QueuePair) -> int:
+        try:
+            return qp.send.read()[3] if qp.send is not None else 0
+        except DmaError:
+            return 0
+
+    def _send_datagram(self, qp: QueuePair, wqe: SendWqe, op: WqeOp) -> None:
+        if wqe.address is None or op in _READS or wqe.remote is not None:
+            raise _Failed(Syndrome.LOCAL_QP_OPERATION)
+        data = self._gather(qp, wqe)
+        packet = self._packet(qp, wqe, op, data, len(data))
+        fabric = self._function.fabric
+        for target, other in fabric.datagram_targets(self._function, wqe.address):
+            if other is not qp or not _is_multicast(wqe):
+                target.responder.receive(other, packet)
+        self._count(op)
+
+    # Memory registration
+
+    def _umr(self, qp: QueuePair, wqe: SendWqe) -> None:
+        args = wqe.umr
+        mkey = self._function.mkeys.keys.get(wqe.ctrl.imm >> 8)
+        if args is None or mkey is None:
+            raise _Failed(Syndrome.MW_BIND)
+        plant = self._pick_umr(qp)
+        if plant is not None and plant.mishap is Mishap.DELAY:
+            self._delayed.add(qp.number)
+            self._retry_in(qp, plant.delay_s)
+        if plant is not None and plant.mishap is Mishap.FAIL:
+            raise _Failed(Syndrome.MW_BIND)
+        verdict = check_umr(mkey, args)
+        if verdict is not UmrVerdict.OK:
+            what = f"UMR of mkey {mkey.key:#x} by QP {qp.number:#x}: {verdict.value}"
+            self._function.oracle.anomaly(self._function.now_ns(), self._function.index, what)
+            raise _Failed(Syndrome.MW_BIND)
+        table = args.inline_table
+        if not table and args.table_bytes and wqe.data:
+            table = self._gather(qp, wqe)[: args.table_bytes]
+        withdrawn = apply_umr(mkey, args, table)
+        if withdrawn is not None:
+            self._perhaps_go_stale(withdrawn)
+        if plant is not None and plant.mishap is Mishap.DROP:
+            raise _Silent
+
+    def _pick_umr(self, qp: QueuePair) -> UmrPlant | None:
+        if qp.number in self._delayed:
+            # It was picked before and its delay is over: no new candidate.
+            self._delayed.discard(qp.number)
+            return None
+        return self._function.saboteur.pick_umr(self._function.index)
+
+    def _perhaps_go_stale(self, withdrawn: Withdrawn) -> None:
+        plant = self._function.saboteur.pick_stale(self._function.index)
+        if plant is not None:
+            self._function.ctx.call_later(
+                plant.delay_s, lambda: self._write_stale(withdrawn, plant)
+            )
+
+    def _write_stale(self, withdrawn: Withdrawn, plant: StalePlant) -> None:
+        """The planted bug: a DMA through a translation that is no longer ours."""
+        cause = Cause(StrayKind.DATA, withdrawn.key, planted=True)
+        size = max(1, plant.size_bytes)
+        pattern = (_STALE_PATTERN * (size // len(_STALE_PATTERN) + 1))[:size]
+        for page in withdrawn.pages:
+            try:
+                self._function.memory.write(page, pattern, cause)
+            except DmaError:
+                continue
+
+    # Completions
+
+    def _complete(self, qp: QueuePair, wqe: SendWqe, size: int) -> None:
+        send = qp.send
+        assert send is not None
+        function = self._function
+        if qp.type != QpType.REG_UMR:
+            plant = function.saboteur.pick_completion(function.index, qp.number)
+            if plant is not None:
+                vendor = plant.vendor_syndrome or VENDOR_SYNDROME[plant.syndrome]
+                self._complete_error(qp, plant.syndrome, wqe.ctrl.opcode, vendor)
+                return
+        index = send.consumer
+        send.advance(wqe.ctrl.segments)
+        if not wqe.ctrl.signaled:
+            return
+        cq = function.cqs.get(qp.send_cqn)
+        if cq is None:
+            return
+        function.oracle.completions["send"] += 1
+        cq.post(
+            Completion(
+                opcode=CqeOp.REQUESTER,
+                qpn=qp.number,
+                owner_index=qp.user_index,
+                wqe_counter=index,
+                send_opcode=wqe.ctrl.opcode,
+                byte_count=size,
+                solicited=wqe.ctrl.solicited,
+            )
+        )
+
+    def _complete_error(
+        self, qp: QueuePair, syndrome: Syndrome, opcode: int, vendor: int | None = None
+    ) -> None:
+        """End the work request at the head with an error, and the QP with it."""
+        send = qp.send
+        assert send is not None
+        code = VENDOR_SYNDROME[syndrome] if vendor is None else vendor
+        self._post_error(qp, send.consumer, opcode, syndrome, code)
+        send.advance(self._segments_at_head(qp))
+        self.fail_queue(qp)
+
+    @staticmethod
+    def _segments_at_head(qp: QueuePair) -> int:
+        try:
+            return qp.send.read()[7] & 0x3F if qp.send is not None else 1
+        except DmaError:
+            return 1
+
+    def _post_error(
+        self, qp: QueuePair, index: int, opcode: int, syndrome: Syndrome, vendor: int
+    ) -> None:
+        self._function.oracle.completions[f"send:{syndrome.name}"] += 1
+        cq = self._function.cqs.get(qp.send_cqn)
+        if cq is not None:
+            cq.post(
+                ErrorCompletion(
+                    CqeOp.REQUESTER_ERROR,
+                    qp.number,
+                    qp.user_index,
+                    index,
+                    opcode,
+                    syndrome,
+                    vendor,
+                )
+            )
+
+    # Errors
+
+    def fail_queue(self, qp: QueuePair) -> None:
+        """Put the QP into the error state and flush it; legal when it is there already."""
+        if qp.state is not QpState.ERROR:
+            qp.enter(QpState.ERROR)
+            if qp.srqn and qp.type != QpType.XRC:
+                self._function.queue_event(Event.LAST_WQE, EventSource.QP, qp.number)
+        self.flush(qp)
+        self._watch_failed(qp)
+
+    def flush(self, qp: QueuePair) -> None:
+        """Complete everything posted with a flush error."""
+        if qp.send is not None:
+            try:
+                qp.send.refresh()
+            except DmaError:
+                return
+            self._flush_send(qp)
+        self._flush_receive(qp)
+
+    def _flush_send(self, qp: QueuePair) -> None:
+        send = qp.send
+        assert send is not None
+        vendor = VENDOR_SYNDROME[Syndrome.FLUSHED]
+        for _ in range(send.blocks):
+            if not send.pending:
+                return
+            opcode = self._opcode_at_head(qp)
+            self._post_error(qp, send.consumer, opcode, Syndrome.FLUSHED, vendor)
+            send.advance(self._segments_at_head(qp))
+        send.consumer = send.producer
+
+    def _flush_receive(self, qp: QueuePair) -> None:
+        receive = qp.receive
+        cq = self._function.cqs.get(qp.receive_cqn)
+        if receive is None or cq is None or qp.srqn:
+            return
+        try:
+            pending = receive.pending()
+        except DmaError:
+            return
+        for _ in range(pending):
+            entry = ErrorCompletion(
+                CqeOp.RESPONDER_ERROR,
+                qp.number,
+                qp.user_index,
+                receive.consumer,
+                0,
+                Syndrome.FLUSHED,
+                VENDOR_SYNDROME[Syndrome.FLUSHED],
+            )
+            receive.consume()
+            self._function.oracle.completions["receive:FLUSHED"] += 1
+            cq.post(entry)
+
+    def _watch_failed(self, qp: QueuePair) -> None:
+        """Receives posted after the error ring no doorbell, so failed QPs are looked at."""
+        if qp.receive is None:
+            return
+        idle = not self._failed
+        self._failed.add(qp.number)
+        self._flush_delay_s = _FLUSH_FIRST_S
+        if idle:
+            self._function.ctx.call_later(self._flush_delay_s, self._look_at_failed)
+
+    def _look_at_failed(self) -> None:
+        if self._function.is_dead:
+            self._failed.clear()
+            return
+        for number in list(self._failed):
+            qp = self._function.qps.get(number)
+            if qp is None or qp.state is not QpState.ERROR:
+                self._failed.discard(number)
+            else:
+                self._flush_receive(qp)
+        if self._failed:
+            self._flush_delay_s = min(self._flush_delay_s * 2, _FLUSH_LAST_S)
+            self._function.ctx.call_later(self._flush_delay_s, self._look_at_failed)
+
+
+def _is_multicast(wqe: SendWqe) -> bool:
+    return wqe.address is not None and wqe.address.qpn == 0xFFFFFF
