@@ -56,6 +56,11 @@ def run(
         None, help="Its lib/modules/RELEASE directory.", rich_help_panel=_BED
     ),
     append: str = typer.Option("", help="More kernel command line.", rich_help_panel=_BED),
+    plant: list[str] = typer.Option(
+        [],
+        help='Fault to plant in the virtual ConnectX, as \'umr {"mishap": "drop"}\'; docs/PLANTS.md.',
+        rich_help_panel=_BED,
+    ),
     timeout: float | None = typer.Option(
         None, help="Seconds after which the whole bed ends.", rich_help_panel=_BED
     ),
@@ -65,6 +70,7 @@ def run(
     from gdrstorm.errors import UsageError
     from gdrstorm.plan.catalogue import find_scenario
     from gdrstorm.plan.fields import duration as parse_duration
+    from gdrstorm.session.model_view import parse_plant
     from gdrstorm.session.options import RunOptions, Where
 
     problems: list[str] = []
@@ -93,6 +99,7 @@ def run(
         device=device,
         seed=seed,
         duration_ns=duration_ns,
+        plants=tuple(plant),
         argv=tuple(_argv()),
     )
     overrides = override_bed(
@@ -100,6 +107,8 @@ def run(
         cpu=cpu, accel=accel, kernel=kernel, modules=modules, append=append, timeout=timeout,
     )  # fmt: skip
     _check_names(options)
+    for text in plant:
+        parse_plant(text)
     code = 0
     for scenario in found:
         code = max(code, _run_one(scenario, options, overrides, out, json), key=_badness)

@@ -25,4 +25,5 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     seed: int | None = None
     duration_ns: int | None = None
+    plants: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()

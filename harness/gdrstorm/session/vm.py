@@ -30,7 +30,7 @@ from gdrstorm.model.scenario import Scenario
 from gdrstorm.model.verdict import Verdict
 from gdrstorm.session.guard import Guard
 from gdrstorm.session.guest import Request, encode_request
-from gdrstorm.session.model_view import record_model_view
+from gdrstorm.session.model_view import arm_plants, record_model_view
 from gdrstorm.session.options import RunOptions
 from gdrstorm.session.record import Observer, Recorder
 from gdrstorm.verdict import judge
@@ -135,6 +135,8 @@ def _run(
             )
         )
         say(f"booted in {bed.boot_s:.1f}s under {bed.accel.value}; starting {scenario.name}")
+        if bed_options.hca:
+            arm_plants(bed.control, options.plants, forwarder.write)
         bed.journal(forwarder.take)
         request = Request(run_dir.name, scenario, options)
         with (run_dir / "guest-output.txt").open("wb") as output:
