@@ -24,10 +24,18 @@ NATIVE = Path(__file__).resolve().parent
 DEFAULT_OUTPUT = NATIVE.parent / "harness" / "gdrstorm" / "engine" / "_native.abi3.so"
 MODULE = "gdrstorm.engine._native"
 # -fno-semantic-interposition: calls between our files may be inlined and need no PLT.
-COMMON = "-std=c11 -O2 -g -fPIC -pthread -D_DEFAULT_SOURCE -fno-semantic-interposition".split()
-STRICT = "-Wall -Wextra -Werror -fvisibility=hidden".split()
+COMMON = [
+    "-std=c11",
+    "-O2",
+    "-g",
+    "-fPIC",
+    "-pthread",
+    "-D_DEFAULT_SOURCE",
+    "-fno-semantic-interposition",
+]
+STRICT = ["-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
 # Python's symbols come from the interpreter that loads the module, so they stay undefined.
-LINK_MODULE = "-shared -pthread -Wl,-z,now".split()
+LINK_MODULE = ["-shared", "-pthread", "-Wl,-z,now"]
 
 
 def compiler() -> list[str]:

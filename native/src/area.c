@@ -183,11 +183,6 @@ void gs_area_states(struct gs_area *area, uint32_t first, uint32_t count,
 		states[i] = (uint8_t)state_of(area, first + i);
 }
 
-static uint64_t smaller_nonzero(uint64_t a, uint64_t b)
-{
-	return !a || (b && b < a) ? b : a;
-}
-
 /* Add one side; untouched sides are not read, which keeps their pages holes. */
 static void add_side(const struct gs_side *side, const gs_word *from,
 		     uint64_t *count, uint64_t *sum, uint64_t *min,
@@ -198,7 +193,8 @@ static void add_side(const struct gs_side *side, const gs_word *from,
 
 	if (!inverse)
 		return;
-	*min = smaller_nonzero(*min, ~inverse ? ~inverse : 1);
+	if (!*count || ~inverse < *min)
+		*min = ~inverse;
 	*max = longest > *max ? longest : *max;
 	*sum += gs_load(&side->sum_ns);
 	for (uint32_t i = 0; i < GS_BUCKETS; i++) {

@@ -11,6 +11,9 @@
  * without thread_open gets `self` as `ctx`. Memory made through one ctx may be
  * exported and freed through any other ctx of the same self, concurrently
  * exported too (share = allocation), so tie memory to self, not to ctx.
+ *
+ * A free or dereg that fails is called once more when the slot is cleaned: it
+ * must leave the object as it was, or mark it ended in what it was given.
  */
 #ifndef GS_BACKEND_H
 #define GS_BACKEND_H

@@ -73,10 +73,11 @@ void gs_latency_of(const uint64_t *buckets, uint64_t sum_ns, uint64_t min_ns,
 /* Extremes of an interval: exact where the newer cumulative extreme is from
  * inside it, else the edge of the outermost bucket that grew.
  */
-static void interval_extremes(const uint64_t *buckets, uint64_t newer_min,
-			      uint64_t older_min, uint64_t newer_max,
-			      uint64_t older_max, uint64_t *min, uint64_t *max)
+static void interval_extremes(const uint64_t *buckets, uint64_t older_count,
+			      uint64_t older_min, uint64_t older_max,
+			      uint64_t *min, uint64_t *max)
 {
+	uint64_t newer_min = *min, newer_max = *max;
 	uint32_t low = 0, high = GS_BUCKETS;
 
 	while (low < GS_BUCKETS && !buckets[low])
@@ -87,10 +88,12 @@ static void interval_extremes(const uint64_t *buckets, uint64_t newer_min,
 	if (low == GS_BUCKETS)
 		return;
 	*min = gs_bucket_low(low);
-	if (*min < newer_min || !older_min || newer_min < older_min)
+	if (*min < newer_min || !older_count ||
+	    newer_min < older_min)
 		*min = newer_min;
 	*max = gs_bucket_high(high - 1);
-	if (*max > newer_max || newer_max > older_max)
+	if (*max > newer_max || !older_count ||
+	    newer_max > older_max)
 		*max = newer_max;
 }
 
@@ -117,13 +120,12 @@ static void subtract_op(struct gs_op_totals *newer,
 		newer->ok[i] -= older->ok[i];
 		newer->error[i] -= older->error[i];
 	}
-	interval_extremes(newer->ok, newer->ok_min_ns, older->ok_min_ns,
-			  newer->ok_max_ns, older->ok_max_ns,
-			  &newer->ok_min_ns, &newer->ok_max_ns);
-	interval_extremes(newer->error, newer->error_min_ns,
-			  older->error_min_ns, newer->error_max_ns,
-			  older->error_max_ns, &newer->error_min_ns,
-			  &newer->error_max_ns);
+	interval_extremes(newer->ok, older->ok_count, older->ok_min_ns,
+			  older->ok_max_ns, &newer->ok_min_ns,
+			  &newer->ok_max_ns);
+	interval_extremes(newer->error, older->error_count,
+			  older->error_min_ns, older->error_max_ns,
+			  &newer->error_min_ns, &newer->error_max_ns);
 }
 
 void gs_totals_subtract(struct gs_totals *newer, const struct gs_totals *older)

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gs.h"
+#include "../src/storm.h"
 
 static int failures;
 
@@ -255,6 +255,39 @@ static void test_stop(void)
 	gs_area_close(area);
 }
 
+struct lonely {
+	struct gs_area *area;
+	struct gs_barrier barrier;
+	int result;
+};
+
+static void *wait_alone(void *argument)
+{
+	struct lonely *l = argument;
+
+	l->result = gs_barrier_wait(&l->barrier, l->area);
+	return NULL;
+}
+
+/* One of two arrives; the other never does: it stops the storm, or it leaves. */
+static void test_lonely_barrier(int leave)
+{
+	int error;
+	struct lonely l = { .area = gs_area_create(1, &error), .result = 1 };
+	pthread_t thread;
+
+	gs_barrier_init(&l.barrier, 2);
+	pthread_create(&thread, NULL, wait_alone, &l);
+	usleep(30000);
+	if (leave)
+		gs_barrier_leave(&l.barrier);
+	else
+		gs_area_stop(l.area);
+	pthread_join(thread, NULL);
+	CHECK(l.result == (leave ? 0 : -EINTR), "result %d", l.result);
+	gs_area_close(l.area);
+}
+
 struct worker {
 	int fd;
 	uint32_t first;
@@ -308,6 +341,8 @@ int main(void)
 	test_failing_setup(totals);
 	test_memfd(totals);
 	test_barrier(totals);
+	test_lonely_barrier(0);
+	test_lonely_barrier(1);
 	test_stop();
 	test_two_workers(totals);
 	free(totals);

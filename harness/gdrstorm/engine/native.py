@@ -25,7 +25,7 @@ class Native(NamedTuple):
 def check_agreement(lib: Any) -> None:
     """Raise BrokenError when the module was built from other declarations than this package expects."""
     wrong = [op.name for op in Op if getattr(lib, f"GS_OP_{op.name}", None) != op.value]
-    if wrong or lib.GS_OP_COUNT != max(Op) + 1 or lib.GS_LAYOUT_VERSION != LAYOUT_VERSION:
+    if wrong or max(Op) + 1 != lib.GS_OP_COUNT or lib.GS_LAYOUT_VERSION != LAYOUT_VERSION:
         raise BrokenError(
             f"the native engine is of another version (operations {', '.join(wrong) or 'agree'})",
             "build it again: python native/cffi_build.py",
