@@ -22,6 +22,10 @@ from gdrstorm.bed.connectx.control import (
     PlantRequest,
     Reply,
     Request,
+    Status,
+    StatusRequest,
+    UnwedgeRequest,
+    WedgeRequest,
     decode_plant,
     encode_plant,
 )
@@ -191,6 +195,19 @@ def test_wedge_ends_by_itself(client: ControlClient, model: Model) -> None:
     client.wedge(0.01)
     assert resumed.wait(10)
     assert not client.status().wedged
+
+
+def test_an_old_wedge_does_not_end_a_new_one() -> None:
+    loop = EventLoop()
+    controller = Controller(VfioUserServer(loop), Saboteur(), Oracle())
+    controller.handle(WedgeRequest(0.001))
+    controller.handle(UnwedgeRequest())
+    controller.handle(WedgeRequest())
+    loop.turn(10)
+    status = controller.handle(StatusRequest())
+    assert isinstance(status, Status)
+    assert status.wedged
+    loop.close()
 
 
 @pytest.mark.parametrize("duration_s", [0.0, -1.0, 1e9])

@@ -214,6 +214,7 @@ def test_write_multi(client: Client) -> None:
         b"",
         struct.pack("=Q", 1),
         struct.pack("=Q", 1 << 60),
+        struct.pack("=Q", 201) + bytes(201 * 24),
         struct.pack("=QQII8s", 1, 0, 0, 9, b""),
     ],
 )
@@ -393,6 +394,14 @@ def test_client_may_come_back(bench: Bench, client: Client, memory: int) -> None
     assert not bench.port.connected
 
 
+def test_client_may_come_back_before_its_end_was_seen(bench: Bench, client: Client) -> None:
+    again = Client(bench)
+    client.socket.close()
+    again.hello()
+    assert bench.port.client_count == 2
+    again.socket.close()
+
+
 def test_second_client_is_turned_away(bench: Bench, client: Client) -> None:
     other = Client(bench)
     with pytest.raises(EOFError):
@@ -460,6 +469,7 @@ def test_pause_holds_answers_and_timers(bench: Bench, client: Client) -> None:
     bench.port.resume()
     assert fired == ["held"]
     client.receive()
+    assert bench.port.endpoint.stats.device_faults == 0
 
 
 def test_listening_twice_is_refused_and_a_stale_socket_is_not(bench: Bench) -> None:
