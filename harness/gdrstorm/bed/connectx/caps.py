@@ -73,6 +73,7 @@ _GENERAL: Final[dict[Field, int]] = {
     CmdHcaCapLayout.uc: 1,
     CmdHcaCapLayout.rc: 1,
     CmdHcaCapLayout.uar_4k: 1,
+    CmdHcaCapLayout.num_of_uars_per_page: 1,
     CmdHcaCapLayout.log_pg_sz: 12,
     # With 0 the doorbell registers would not lie where the model decodes them.
     CmdHcaCapLayout.log_bf_reg_size: LOG_BF_REG_SIZE,

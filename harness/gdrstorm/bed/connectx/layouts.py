@@ -176,6 +176,7 @@ class CmdHcaCapLayout(Layout):
     log_max_current_uc_list: Final = Field(0x3FB, 0x5)
     max_num_eqs: Final = Field(0x470, 0x10)
     device_frequency_khz: Final = Field(0x4E0, 0x20)
+    num_of_uars_per_page: Final = Field(0x520, 0x20)
 
 
 class CqcLayout(Layout):
