@@ -206,3 +206,45 @@ def build(
     typer.echo(f"bed {'built' if is_new else 'is there'}: {bed_dir()}")
     typer.echo(f"kernel {made.kernel_release}, QEMU {made.qemu_version}")
     return 0
+
+
+@app.command("info")
+@guarded
+def info(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> int:
+    """Say which bed there is: kernel, QEMU, packages, and whether KVM works here."""
+    import msgspec
+
+    from gdrstorm.bed.vm import image
+    from gdrstorm.bed.vm.accel import prove_kvm
+
+    found = image.read_image()
+    proof = prove_kvm(found)
+    if as_json:
+        record = {"path": str(image.bed_dir()), "image": found, "kvm": proof}
+        typer.echo(msgspec.json.format(msgspec.json.encode(record), indent=2).decode())
+        return 0
+    kvm = "works" if proof.works else f"not used ({proof.reason})"
+    for name, value in (
+        ("bed", str(image.bed_dir())),
+        ("built", found.built),
+        ("kernel", f"{found.kernel_release} ({found.kernel_version})"),
+        ("qemu", found.qemu_version),
+        ("rdma-core", found.packages.get("rdma-core", "unknown")),
+        ("packages", f"{len(found.packages)}, from {found.suite}"),
+        ("kvm", kvm),
+    ):
+        typer.echo(f"{name:10} {value}")
+    return 0
+
+
+@app.command("shell")
+@guarded
+@with_bed_options
+def shell(*, options: BedOptions, run_dir: RunDir = None) -> int:
+    """Boot the bed and give a prompt in it; it ends with the shell."""
+    from gdrstorm.bed.vm import Bed
+    from gdrstorm.bed.vm.terminal import check_terminal, run_terminal
+
+    check_terminal()
+    with Bed(options, run_dir=run_dir) as bed:
+        return run_terminal(bed, ["bash", "-l"])

@@ -125,7 +125,8 @@ def parse_bzimage_payload(data: bytes) -> bytes | None:
     setup_sectors = data[0x1F1] or 4
     offset, length = struct.unpack_from("<II", data, 0x248)
     start = (setup_sectors + 1) * 512 + offset
-    payload = data[start : start + length]
+    # the last four bytes are the unpacked size, which is no part of the zstd stream
+    payload = data[start : start + length - 4]
     return payload if payload.startswith(_ZSTD_MAGIC) else None
 
 
