@@ -76,8 +76,8 @@ class BedOptions(msgspec.Struct, frozen=True, kw_only=True):
     edu: bool = False  # QEMU's edu device: DMA to any address, so IOMMU faults are real
     aer: bool = False  # an empty root port `aer0` with slot, for error injection
     share: Path | None = None  # host directory, read-only in the guest at /gdrstorm/share
-    boot_timeout_s: float = 90.0
-    hang_s: float = 30.0  # silence of the guest that counts as a hang
+    boot_timeout_s: float = 180.0
+    hang_s: float = 60.0  # silence of the guest that counts as a hang
     timeout_s: float | None = None  # for the whole bed
 
 

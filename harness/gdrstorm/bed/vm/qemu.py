@@ -21,6 +21,7 @@ _LIB = "usr/lib/x86_64-linux-gnu"
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 # First bus number of the second host bridge; the first bridge's switches and ports stay far below.
 _PXB_BUS = 64
+_MACHINE = "q35,smbus=off,sata=off,usb=off,vmport=off,graphics=off"
 _CMDLINE_BASE = (
     "console=ttyS0",
     "panic=-1",  # with -no-reboot: QEMU ends when the kernel panics
@@ -105,14 +106,25 @@ def kernel_cmdline(options: BedOptions) -> str:
     return " ".join([*words, options.append]).rstrip()
 
 
+def proof_argv(tree: Path, kernel: Path, initramfs: Path) -> list[str]:
+    """The smallest KVM machine that boots the bed's kernel to its init, console on stdout."""
+    argv = [*_program(tree), "-accel", "kvm", "-machine", _MACHINE + ",kernel-irqchip=split"]
+    argv += ["-cpu", "host", "-smp", "2", "-m", "512M", "-serial", "stdio"]
+    argv += ["-kernel", str(kernel), "-initrd", str(initramfs)]
+    return [*argv, "-append", " ".join([*_CMDLINE_BASE, "gdrstorm.proof"])]
+
+
+def _program(tree: Path) -> list[str]:
+    argv = tree_command(tree, "usr/bin/qemu-system-x86_64")
+    for directory in _FIRMWARE:
+        argv += ["-L", str(tree / directory)]
+    argv += ["-name", "gdrstorm-bed,process=gdrstorm-qemu", "-nodefaults", "-no-user-config"]
+    return [*argv, "-display", "none", "-no-reboot"]
+
+
 def qemu_argv(options: BedOptions, files: Files, channels: Channels, accel: Accel) -> list[str]:
     """The whole command line; `accel` is kvm or tcg."""
-    argv = tree_command(files.tree, "usr/bin/qemu-system-x86_64")
-    for directory in _FIRMWARE:
-        argv += ["-L", str(files.tree / directory)]
-    argv += ["-name", "gdrstorm-bed,process=gdrstorm-qemu", "-nodefaults", "-no-user-config"]
-    argv += ["-display", "none", "-no-reboot"]
-    argv += _machine(options, accel)
+    argv = [*_program(files.tree), *_machine(options, accel)]
     argv += ["-kernel", str(files.kernel), "-initrd", str(files.initramfs)]
     argv += ["-append", kernel_cmdline(options)]
     # vIOMMU first: devices behind it must find it
@@ -128,15 +140,10 @@ def _machine(options: BedOptions, accel: Accel) -> Iterator[str]:
     # Interrupt remapping needs the split irqchip under KVM; TCG has one kind only
     kvm = accel is Accel.KVM
     numa = options.topology in (Topology.NODE, Topology.SYS)
-    machine = "q35,smbus=off,sata=off,usb=off,vmport=off,graphics=off"
+    machine = _MACHINE + (",kernel-irqchip=split" if kvm else "")
     yield from ("-accel", "kvm" if kvm else "tcg,thread=multi")
     yield from ("-cpu", options.cpu, "-smp", str(options.smp), "-m", f"{options.memory_bytes}B")
-    yield from (
-        "-machine",
-        machine
-        + (",kernel-irqchip=split" if kvm else "")
-        + ("" if numa else ",memory-backend=ram0"),
-    )
+    yield from ("-machine", machine if numa else machine + ",memory-backend=ram0")
     nodes = 2 if options.topology is Topology.SYS else 1
     for node in range(nodes):
         size = options.memory_bytes // nodes
