@@ -7,8 +7,11 @@ when kernel, QEMU or host change.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import platform
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -22,6 +25,7 @@ from gdrstorm.errors import UnavailableError
 
 KVM = Path("/dev/kvm")
 LIMIT_S = 20.0
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _RECORD = "kvm.json"
 _PROOF = b"gdrstorm: this accelerator works"
 
@@ -53,14 +57,16 @@ def prove_kvm(image: Image) -> KvmProof:
         reason = f"cannot open {KVM}" if KVM.exists() else f"no {KVM}"
         return KvmProof(works=False, reason=reason, about=about)
     path = beds_dir() / _RECORD
-    found = read_proof(path)
-    if found is not None and found.about == about:
-        return found
-    works, reason = _boot_under_kvm(image)
-    proof = KvmProof(works=works, reason=reason, about=about)
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_bytes(msgspec.json.encode(proof))
-    beside.replace(path)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one proof for all beds that start now
+        found = read_proof(path)
+        if found is not None and found.about == about:
+            return found
+        works, reason = _boot_under_kvm(image)
+        proof = KvmProof(works=works, reason=reason, about=about)
+        beside = path.with_suffix(".new")
+        beside.write_bytes(msgspec.json.encode(proof))
+        beside.replace(path)
     return proof
 
 
@@ -82,6 +88,7 @@ def read_cpu_model() -> str:
 
 
 def _boot_under_kvm(image: Image) -> tuple[bool, str]:
+    libc = ctypes.CDLL(None)
     with tempfile.TemporaryDirectory(prefix="gdrstorm-kvm-") as directory:
         path = Path(directory) / "initramfs"
         path.write_bytes(initramfs.build_initramfs(tree_dir() / "usr/bin/busybox", []))
@@ -94,6 +101,7 @@ def _boot_under_kvm(image: Image) -> tuple[bool, str]:
                 capture_output=True,
                 timeout=LIMIT_S,
                 check=False,
+                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
             )
         except subprocess.TimeoutExpired:
             return False, f"the guest did not reach its init within {LIMIT_S:.0f} s"

@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 
 from gdrstorm.bed.vm import debian, image
+from gdrstorm.bed.vm.accel import LIMIT_S, prove_kvm
 from gdrstorm.bed.vm.qemu import tree_command, tree_environment
 from gdrstorm.errors import BrokenError, UnavailableError
 
@@ -119,6 +120,8 @@ def build_bed(
         check_mirror(sources.mirror, beside)
         made = _build(beside, sources, progress, root / "build.log")
         _install(beside)
+    progress(f"trying KVM, at most {LIMIT_S:.0f} s")
+    prove_kvm(made)
     return made, True
 
 

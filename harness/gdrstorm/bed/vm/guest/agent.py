@@ -38,7 +38,7 @@ READY_PATH = Path("/run/gdrstorm/ready")  # made by stage2.sh once modules and n
 _STEP_S = 0.01
 _PORT_OPEN_TRIES = 500
 _READY_TRIES = 20_000
-_STDIN_LIMIT_BYTES = 16 << 20
+_DRAIN_READS = 32  # a dead command's pipe holds at most a megabyte
 
 
 class Command:
@@ -152,7 +152,7 @@ class Agent:
         return False
 
     def _queue_stdin(self, command: Command, data: bytes) -> None:
-        if command.stdin is None or len(command.pending) > _STDIN_LIMIT_BYTES:
+        if command.stdin is None:
             return
         command.pending += data
         command.eof = command.eof or not data
@@ -166,7 +166,9 @@ class Agent:
             while command.pending:
                 del command.pending[: os.write(fd, command.pending)]
         except BlockingIOError:
-            if fd not in self._selector.get_map():
+            if fd in command.outputs:
+                command.pending.clear()  # a terminal drops what nobody reads, as real ones do
+            elif fd not in self._selector.get_map():
                 self._selector.register(fd, selectors.EVENT_WRITE, self._flush_stdin)
             return False
         except OSError:  # EPIPE: the command does not read any more
@@ -201,13 +203,14 @@ class Agent:
 
     def _finish(self, command: Command) -> None:
         """Report the end once the process is gone and its output is drained."""
-        if command.status is None or (command.outputs and self._drain(command)):
+        if command.status is None:
             return
+        self._drain(command)
         self._close_stdin(command)
         del self._commands[command.request]
         self.send_json(Kind.EXIT, command.request, {"status": command.status})
 
-    def _drain(self, command: Command) -> bool:
+    def _drain(self, command: Command) -> None:
         """Read what the dead command left.
 
         A background child that keeps the pipe does not delay the end.
@@ -215,13 +218,15 @@ class Agent:
         for fd in list(command.outputs):
             os.set_blocking(fd, False)
             with contextlib.suppress(OSError):
-                while data := os.read(fd, MAX_PAYLOAD_BYTES):
+                for _ in range(_DRAIN_READS):
+                    data = os.read(fd, MAX_PAYLOAD_BYTES)
+                    if not data:
+                        break
                     self.send(command.outputs[fd], command.request, data)
             self._selector.unregister(fd)
             del command.outputs[fd]
             if fd != command.stdin:
                 os.close(fd)
-        return False
 
 
 def describe_guest() -> dict[str, Any]:
@@ -300,6 +305,7 @@ def spawn_terminal(request: int, spec: dict[str, Any]) -> Command:
     except OSError:
         os.close(terminal)
         raise
+    os.set_blocking(terminal, False)
     set_window(terminal, spec.get("rows", 24), spec.get("columns", 80))
     return Command(request, pid, {terminal: Kind.STDOUT}, terminal)
 
@@ -323,11 +329,12 @@ def wait_ready() -> None:
     raise TimeoutError(str(READY_PATH))
 
 
-def main() -> int:
-    """Serve the port until shutdown. 1 when the stream is broken."""
+def main(argv: list[str]) -> int:
+    """Serve the guest's port, or the descriptor that was named, until shutdown. 1 when it breaks."""
     try:
-        agent = Agent(open_port(AGENT_PORT))
-        wait_ready()
+        agent = Agent(int(argv[0]) if argv else open_port(AGENT_PORT))
+        if not argv:
+            wait_ready()
         agent.serve()
     except (WireError, OSError) as error:
         print(f"gdrstorm agent: {error}", file=sys.stderr)
@@ -336,4 +343,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
