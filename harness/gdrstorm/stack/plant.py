@@ -20,6 +20,8 @@ _HINT = "write reg=EINVAL/10, reg=EINVAL@10, dereg=hang@100, delay_ns=500 or han
 _PART = re.compile(r"(?P<op>[a-z]+)=(?P<what>[A-Za-z0-9]+)(?P<how>[/@])(?P<n>[1-9][0-9]*)")
 _TIME = re.compile(r"(?P<name>delay_ns|hang_ns)=(?P<ns>[0-9]+)")
 _NANOSECOND = 1e-9
+#: Name of the memfds that the fakes take for dma-bufs.
+BUFFER_NAME = "gdrstorm-fake"
 
 
 class PlantPlan(msgspec.Struct, frozen=True):

@@ -108,11 +108,6 @@ def attr_object(attr_id: int, handle: int) -> IbUverbsAttr:
     return attr(attr_id, handle, 0)
 
 
-def attr_fd(attr_id: int, fd: int) -> IbUverbsAttr:
-    """A plain descriptor that is no uverbs object: a signed raw value of length 0."""
-    return attr(attr_id, fd, 0)
-
-
 def attr_out(attr_id: int, target: ctypes.c_uint32) -> IbUverbsAttr:
     """A 32-bit output; `target` must outlive the call."""
     return attr(attr_id, ctypes.addressof(target), ctypes.sizeof(target))

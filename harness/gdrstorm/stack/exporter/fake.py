@@ -18,7 +18,7 @@ from gdrstorm.model.op import Op
 from gdrstorm.model.stack import StackPart, Support
 from gdrstorm.stack.descriptor import Descriptor
 from gdrstorm.stack.exporter import Memory
-from gdrstorm.stack.plant import Planter, parse_plants
+from gdrstorm.stack.plant import BUFFER_NAME, Planter, parse_plants
 
 _PAGE = 4096
 
@@ -79,7 +79,7 @@ class FakeExporter:
         self._planter.call(Op.ALLOC, act)
         if size_bytes <= 0 or size_bytes % _PAGE:
             raise CallError(act, errno.EINVAL)
-        fd = os.memfd_create("gdrstorm-fake", os.MFD_CLOEXEC)
+        fd = os.memfd_create(BUFFER_NAME, os.MFD_CLOEXEC)
         os.ftruncate(fd, size_bytes)
         return FakeMemory(fd, size_bytes, self._planter)
 

@@ -1,13 +1,14 @@
 """Importer `fake`: registrations that are only counted, in this process, with planted failures.
 
-It answers as mlx5 does where that is simple: EBADF for a closed descriptor, EINVAL for a range that
-is empty or leaves the buffer. `device` is the text of the planted failures (see plant.py).
+It answers as mlx5 does where that is simple: EBADF for a closed descriptor, EINVAL for one that is
+no buffer of the fake exporter and for a range that is empty or leaves the buffer. `device` is the text of the planted failures (see plant.py).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import Self
 
 from gdrstorm.engine import ImporterBinding
@@ -15,7 +16,7 @@ from gdrstorm.errors import CallError
 from gdrstorm.model.op import Op
 from gdrstorm.model.stack import StackPart, Support
 from gdrstorm.stack.importer import ACCESS_DEFAULT, Registration
-from gdrstorm.stack.plant import Planter, parse_plants
+from gdrstorm.stack.plant import BUFFER_NAME, Planter, parse_plants
 
 
 class FakeRegistration:
@@ -72,6 +73,8 @@ class FakeImporter:
         self._planter.call(Op.REG, act)
         try:
             size = os.fstat(fd).st_size
+            if not _is_buffer(fd):
+                raise CallError(act, errno.EINVAL)
             if length_bytes <= 0 or not 0 <= offset_bytes <= size - length_bytes:
                 raise CallError(act, errno.EINVAL)
             own = os.dup(fd)
@@ -94,3 +97,8 @@ class FakeImporter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _is_buffer(fd: int) -> bool:
+    link = str(Path("/proc/self/fd", str(fd)).readlink())
+    return link.startswith(f"/memfd:{BUFFER_NAME}")

@@ -185,6 +185,7 @@ class Hca:
         self.name = name
         self._context = context
         self._pd = pd
+        self._extra_pds: list[int] = []
 
     @classmethod
     def open(cls, name: str) -> Hca:
@@ -211,6 +212,14 @@ class Hca:
     def command_fd(self) -> int:
         """The uverbs descriptor of the context; it stays the context's."""
         return int(IbvContext.from_address(self._context).cmd_fd)
+
+    def alloc_extra_pd(self) -> int:
+        """One more PD, for its handle only; ends with the device. Raises CallError."""
+        pd = load().ibv_alloc_pd(self._context)
+        if not pd:
+            raise CallError(f"cannot allocate PD: {self.name}", ctypes.get_errno())
+        self._extra_pds.append(_address(pd))
+        return int(pd.contents.handle)
 
     def reg_dmabuf(self, fd: int, offset: int, length: int, iova: int, access: int) -> Mr:
         """ibv_reg_dmabuf_mr. Raises CallError."""
@@ -239,9 +248,12 @@ class Hca:
         """PD, then context, each tried; the first error is raised. Twice is legal."""
         pd, self._pd = self._pd, 0
         context, self._context = self._context, 0
-        results = []
-        if pd:
-            results.append((f"cannot deallocate PD: {self.name}", load().ibv_dealloc_pd(pd)))
+        pds = [*self._extra_pds, pd] if pd else self._extra_pds
+        self._extra_pds = []
+        results = [
+            (f"cannot deallocate PD: {self.name}", load().ibv_dealloc_pd(address))
+            for address in pds
+        ]
         if context:
             closed = load().ibv_close_device(context)
             value = ctypes.get_errno() if closed else 0

@@ -18,7 +18,7 @@ from gdrstorm.stack.importer import ACCESS_DEFAULT, Registration
 from gdrstorm.stack.importer.libibverbs import REGISTER_HINTS, Hca
 from gdrstorm.stack.importer.verbs import choose_hca, probe_hca
 from gdrstorm.uapi import rdma_ioctl
-from gdrstorm.uapi.rdma_ioctl import RegDmabufMr, attr, attr_fd, attr_object, attr_out
+from gdrstorm.uapi.rdma_ioctl import RegDmabufMr, attr, attr_object, attr_out
 
 
 class UverbsMr:
@@ -104,7 +104,7 @@ class UverbsImporter:
             attr(RegDmabufMr.OFFSET, offset_bytes, 8),
             attr(RegDmabufMr.LENGTH, length_bytes, 8),
             attr(RegDmabufMr.IOVA, iova, 8),
-            attr_fd(RegDmabufMr.FD, fd),
+            attr(RegDmabufMr.FD, fd & 0xFFFF_FFFF, 4),
             attr(RegDmabufMr.ACCESS_FLAGS, access & 0xFFFF_FFFF, 4),
             attr_out(RegDmabufMr.RESP_LKEY, lkey),
             attr_out(RegDmabufMr.RESP_RKEY, rkey),
