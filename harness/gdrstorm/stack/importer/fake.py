@@ -1,7 +1,8 @@
 """Importer `fake`: registrations that are only counted, in this process, with planted failures.
 
-It answers as mlx5 does where that is simple: EBADF for a closed descriptor, EINVAL for one that is
-no buffer of the fake exporter and for a range that is empty or leaves the buffer. `device` is the text of the planted failures (see plant.py).
+It answers as mlx5 does where that is simple: EBADF for a closed descriptor, EINVAL for one that is no buffer of the
+fake exporter and for a range that is empty or leaves the buffer. `device` is the text of the planted failures (see
+plant.py).
 """
 
 from __future__ import annotations
