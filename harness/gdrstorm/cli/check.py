@@ -47,7 +47,8 @@ def check(
             console = Console(width=140)
         console.print(check_table.render_facts(inventory))
         if len({(a.exporter, a.importer) for a in admissions}) > 1:
-            console.print(check_table.render_matrix(inventory, admissions))
+            for table in check_table.render_matrix(inventory, admissions):
+                console.print(table)
         for table in check_table.render_requirements(inventory, admissions):
             console.print(table)
         for line in check_table.render_verdict(inventory, result):

@@ -26,11 +26,9 @@ def topo(
     admissions = judge_all(inventory, exporters, find_importers(inventory, ""), "")
     for line in render_tree(inventory, exporters):
         typer.echo(line)
-    if admissions:
-        console = Console()
-        (console if console.is_terminal else Console(width=140)).print(
-            render_matrix(inventory, admissions)
-        )
+    console = Console()
+    for table in render_matrix(inventory, admissions):
+        (console if console.is_terminal else Console(width=140)).print(table)
     shown = set()
     for admission in admissions if paths else ():
         path, route = admission.path, admission.route

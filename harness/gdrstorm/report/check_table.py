@@ -16,6 +16,7 @@ from gdrstorm.units import format_size
 
 _STYLE = {Answer.YES: "green", Answer.NO: "bold red", Answer.UNKNOWN: "yellow"}
 _WORD = {Answer.YES: "OK", Answer.NO: "NO", Answer.UNKNOWN: "UNKNOWN"}
+_COLUMNS = 6
 _WORST = (Answer.NO, Answer.UNKNOWN, Answer.YES)
 _MARK = {Decision.ADMIT: "ok", Decision.REJECT: "no", Decision.UNKNOWN: "?"}
 _DECISION_STYLE = {
@@ -104,10 +105,17 @@ def render_facts(inventory: Inventory) -> Table:
     return table
 
 
-def render_matrix(inventory: Inventory, admissions: Sequence[Admission]) -> Table:
-    """Exporters against importers: relation and decision in each cell."""
+def render_matrix(inventory: Inventory, admissions: Sequence[Admission]) -> list[Table]:
+    """Exporters against importers, six importers a table so that no verdict is cut off."""
     pairs = by_pair(admissions)
     importers = list(dict.fromkeys(importer for _, importer in pairs))
+    parts = range(0, len(importers), _COLUMNS)
+    return [_matrix_part(inventory, pairs, importers[i : i + _COLUMNS]) for i in parts]
+
+
+def _matrix_part(
+    inventory: Inventory, pairs: dict[tuple[str, str], list[Admission]], importers: list[str]
+) -> Table:
     table = Table(title="pairs", title_justify="left")
     table.add_column("exporter", no_wrap=True)
     for importer in importers:
