@@ -45,10 +45,11 @@ _ALL: Final = frozenset(QpState)
 _ACCESS: Final = (QpcLayout.rre, QpcLayout.rwe, QpcLayout.rae)
 
 TRANSITIONS: Final[dict[Op, Transition]] = {
+    # The driver creates its registration QP without a PD and names it only here.
     Op.RST2INIT_QP: Transition(
         frozenset({QpState.RESET}),
         QpState.INIT,
-        (QpcLayout.pm_state, QpcLayout.q_key, QpcLayout.counter_set_id, *_ACCESS),
+        (QpcLayout.pd, QpcLayout.pm_state, QpcLayout.q_key, QpcLayout.counter_set_id, *_ACCESS),
         takes_path=True,
     ),
     Op.INIT2INIT_QP: Transition(frozenset({QpState.INIT}), QpState.INIT),
