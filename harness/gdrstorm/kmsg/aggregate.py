@@ -101,6 +101,11 @@ class Aggregator:
             if host is not None:
                 draft.count = 0
                 return host
+        if draft.tag == "gsp" and draft.incomplete:
+            host = self._held.get((EventClass.XID, draft.device, "119"))
+            if host is not None:
+                draft.count = 0
+                return host
         if draft.cls is EventClass.AER and draft.code in {None, "no details", "recovery failed"}:
             return self._any_aer(draft)
         if draft.cls is EventClass.RCU_STALL and draft.incomplete:

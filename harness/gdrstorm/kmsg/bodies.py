@@ -6,23 +6,14 @@ An absorber looks at one line that came after the headline and answers NO, YES (
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable
 
 from gdrstorm.kmsg import trace
-from gdrstorm.kmsg.draft import Draft
+from gdrstorm.kmsg.draft import Draft, Part
 from gdrstorm.kmsg.families.pcie import aer_severity
 from gdrstorm.kmsg.rules import Body, Line, parse_bdf
 from gdrstorm.model.event import EventClass, Severity
-
-
-class Part(enum.Enum):
-    """Does a line belong to a report?"""
-
-    NO = enum.auto()
-    YES = enum.auto()
-    END = enum.auto()
 
 
 _AER_HEADLINE = re.compile(r"error (?:message )?received")
@@ -357,7 +348,13 @@ def _oom(draft: Draft, line: Line) -> Part:
     return _trace(draft, line)
 
 
-_ABSORBERS: dict[Body, Callable[[Draft, Line], Part]] = {
+def _none(draft: Draft, line: Line) -> Part:
+    return Part.NO
+
+
+ABSORBERS: dict[Body, Callable[[Draft, Line], Part]] = {
+    Body.NONE: _none,
+    Body.AMDVI: _none,
     Body.AER: _aer,
     Body.DPC: _dpc,
     Body.RECORD: _record,
@@ -374,12 +371,6 @@ _ABSORBERS: dict[Body, Callable[[Draft, Line], Part]] = {
 
 # Bodies whose lines look like ordinary text: while one is open, every line is shown to it.
 GREEDY = frozenset({Body.TRACE, Body.OOM, Body.SMMU, Body.CQE, Body.GSP})
-
-
-def absorb(draft: Draft, line: Line) -> Part:
-    """Offer one line to an open report."""
-    absorber = _ABSORBERS.get(draft.body)
-    return absorber(draft, line) if absorber else Part.NO
 
 
 def complete(draft: Draft) -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gdrstorm.kmsg.rules import Body, Head, Rule
+from gdrstorm.kmsg.rules import Body, Head, Line, Rule
 from gdrstorm.kmsg.types import Record
 from gdrstorm.model.event import Detail, Event, EventClass, Severity, Source
 
 MAX_LINES = 200
 
 
-@dataclass(slots=True)
+class Part(enum.Enum):
+    """Does a line belong to a report?"""
+
+    NO = enum.auto()
+    YES = enum.auto()
+    END = enum.auto()
+
+
+def _nothing(draft: Draft, line: Line) -> Part:
+    return Part.NO
+
+
+@dataclass(slots=True, eq=False)
 class Draft:
     """One report being collected, later one entry of the aggregate."""
 
@@ -41,8 +55,10 @@ class Draft:
     devices: set[str] = field(default_factory=set)
     framed: bool = False
     ended: bool = False
-    rank: int = 0
+    patience_ns: int = 5_000_000_000
+    patience_records: int = 64
     row: int = 0
+    absorber: Callable[[Draft, Line], Part] = _nothing
     linked: list[str] = field(default_factory=list)
 
     @property

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gdrstorm.kmsg import bodies
 from gdrstorm.kmsg.aggregate import Aggregator
-from gdrstorm.kmsg.bodies import Part
-from gdrstorm.kmsg.draft import Draft, open_draft
-from gdrstorm.kmsg.families import RULES
+from gdrstorm.kmsg.draft import Draft, Part, open_draft
+from gdrstorm.kmsg.families import match
 from gdrstorm.kmsg.prefilter import suspicious
 from gdrstorm.kmsg.rules import Body, Head, Line, Rule
 from gdrstorm.kmsg.types import Gap, Record
@@ -25,24 +23,18 @@ _MAX_OPEN = 64
 _EXPIRE_EVERY = 128
 
 
-@dataclass(frozen=True, slots=True)
-class _Patience:
-    """How long a report waits for its next line."""
-
-    time_ns: int
-    records: int
-
-
-# Traces come in one go; a PCIe recovery waits for resets of up to a minute (drivers/pci/pcie/err.c).
+# How long a report waits for its next line, in log time (ns) and in records. Traces come in one go; a PCIe
+# recovery waits for resets of up to a minute (drivers/pci/pcie/err.c).
 _PATIENCE = {
-    Body.AER: _Patience(70_000_000_000, 20_000),
-    Body.DPC: _Patience(70_000_000_000, 20_000),
-    Body.RECORD: _Patience(2_000_000_000, 5_000),
-    Body.HEALTH: _Patience(30_000_000_000, 20_000),
-    Body.TRACE: _Patience(5_000_000_000, 256),
-    Body.OOM: _Patience(5_000_000_000, 256),
+    Body.AER: (70_000_000_000, 20_000),
+    Body.DPC: (70_000_000_000, 20_000),
+    Body.RECORD: (2_000_000_000, 5_000),
+    Body.HEALTH: (30_000_000_000, 20_000),
+    Body.GSP: (30_000_000_000, 256),
+    Body.RM_INIT: (5_000_000_000, 256),
+    Body.NVRM_LOST: (5_000_000_000, 256),
 }
-_DEFAULT_PATIENCE = _Patience(5_000_000_000, 256)
+_DEFAULT_PATIENCE = (5_000_000_000, 64)
 
 _SUPPRESSED = re.compile(r"\b(?P<func>\w+): (?P<number>\d+) callbacks suppressed")
 # ___ratelimit() prints the function's name: which family a function belongs to.
@@ -56,7 +48,6 @@ _SUPPRESSED_FAMILY = (
     (re.compile(r"warn_alloc|slab_out_of_memory"), EventClass.OOM, Severity.WARNING),
     (re.compile(r"dma_buf"), EventClass.DMABUF, Severity.ERROR),
 )  # fmt: skip
-_NO_EVENTS: list[Event] = []
 
 
 class Classifier:
@@ -73,7 +64,7 @@ class Classifier:
         self._index = 0
         self._now_ns = -1
         self._open: list[Draft] = []
-        self._greedy = 0
+        self._greedy: list[Draft] = []
         self._aggregate = Aggregator(window_ns, window_records)
         self._started: list[Draft] = []
         self._held_back: dict[EventClass, Draft] = {}
@@ -85,19 +76,26 @@ class Classifier:
         if isinstance(record, Gap):
             return self._gap(record)
         text = record.text
-        if suspicious(text) or self._greedy:
-            events: list[Event] = []
-            for part in text.split("\n") if "\n" in text else (text,):
-                self._examine(Line(record, part.rstrip()), events)
-            if record.time_ns >= 0:
-                # Not the maximum: printk times run backwards between CPUs and across relayed logs.
-                self._now_ns = record.time_ns
-            if self._open:
-                self._expire_open(events)
-            return events
+        if suspicious(text):
+            return self._examine_all(record, self._open)
+        if self._greedy:
+            return self._examine_all(record, self._greedy)
         if self._index % _EXPIRE_EVERY == 0:
             return self.tick(record.time_ns)
-        return _NO_EVENTS[:]
+        return []
+
+    def _examine_all(self, record: Record, listeners: list[Draft]) -> list[Event]:
+        """Show a record's lines to the open reports given, then to the tables."""
+        events: list[Event] = []
+        if record.time_ns >= 0:
+            # Not the maximum: printk times run backwards between CPUs and across relayed logs.
+            self._now_ns = record.time_ns
+        text = record.text
+        for part in text.split("\n") if "\n" in text else (text,):
+            self._examine(Line(record, part.rstrip()), listeners, events)
+        if self._index % _EXPIRE_EVERY == 0:
+            events += self.tick(record.time_ns)
+        return events
 
     def started(self) -> list[Event]:
         """Events that began since the last call, as known now. For alarms within milliseconds."""
@@ -146,9 +144,12 @@ class Classifier:
             )
         ]
 
-    def _examine(self, line: Line, events: list[Event]) -> None:
-        for draft in reversed(self._open):
-            part = bodies.absorb(draft, line)
+    def _examine(self, line: Line, listeners: list[Draft], events: list[Event]) -> None:
+        for draft in listeners[::-1]:
+            if self._late(draft):
+                self._close(draft, events)
+                continue
+            part = draft.absorber(draft, line)
             if part is Part.NO:
                 continue
             draft.take(line.record, line.text, self._index)
@@ -156,15 +157,13 @@ class Classifier:
                 draft.ended = True
                 self._close(draft, events)
             return
-        if not suspicious(line.text):
+        if listeners is self._greedy:
             return
         if "suppressed" in line.text and self._suppressed(line):
             return
-        for rule in RULES:
-            head = rule.match(line)
-            if head is not None:
-                self._begin(rule, head, line, events)
-                return
+        matched = match(line)
+        if matched is not None:
+            self._begin(*matched, line, events)
 
     def _begin(self, rule: Rule, head: Head, line: Line, events: list[Event]) -> None:
         """Open a report; a prelude that waited for it becomes its beginning."""
@@ -172,7 +171,8 @@ class Classifier:
         draft = open_draft(
             self._identity(line.record.seq), rule, head, line.record, text, self._index
         )
-        draft.rank = bodies.health_rank(draft.code) if draft.body is Body.HEALTH else 0
+        draft.absorber = bodies.ABSORBERS[draft.body]
+        draft.patience_ns, draft.patience_records = _PATIENCE.get(draft.body, _DEFAULT_PATIENCE)
         if draft.body is Body.RECORD:
             bodies.record_detail(draft, text)
         prelude = self._prelude(draft)
@@ -231,18 +231,19 @@ class Classifier:
         events += self._aggregate.add(draft)
 
     def _recount(self) -> None:
-        self._greedy = sum(draft.body in bodies.GREEDY for draft in self._open)
+        # In place: _examine tells by identity which list it walks.
+        self._greedy[:] = [draft for draft in self._open if draft.body in bodies.GREEDY]
+
+    def _late(self, draft: Draft) -> bool:
+        """Has a report waited in vain?"""
+        if self._index - draft.index > draft.patience_records:
+            return True
+        waited_ns = self._now_ns - draft.last_time_ns
+        return waited_ns > draft.patience_ns and self._now_ns >= 0 and draft.last_time_ns >= 0
 
     def _expire_open(self, events: list[Event]) -> None:
-        for draft in list(self._open):
-            patience = _PATIENCE.get(draft.body, _DEFAULT_PATIENCE)
-            late = (
-                self._now_ns >= 0
-                and draft.last_time_ns >= 0
-                and self._now_ns - draft.last_time_ns > patience.time_ns
-            )
-            if late or self._index - draft.index > patience.records:
-                self._close(draft, events)
+        for draft in [draft for draft in self._open if self._late(draft)]:
+            self._close(draft, events)
 
     def _escalate(self, cls: EventClass, draft: Draft) -> None:
         for earlier in reversed(self._open):
@@ -299,6 +300,9 @@ def _join(prelude: Draft, draft: Draft) -> None:
         prelude.awaits = True
     else:
         prelude.awaits = draft.awaits
+    if not strong:
+        prelude.absorber = draft.absorber
+        prelude.patience_ns, prelude.patience_records = draft.patience_ns, draft.patience_records
     prelude.raise_severity(draft.severity)
     prelude.weak = draft.weak
     prelude.incomplete = draft.incomplete

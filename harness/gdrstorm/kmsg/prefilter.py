@@ -33,20 +33,13 @@ def suspicious(text: str) -> bool:
         or "AMD-Vi" in text
         or "Event logged" in text
         or "smmu" in text
-        or "_FAULT" in text
-        or "INVALID_" in text
-        or "HARDWARE_ERR" in text
-        or "ILLEGAL_" in text
-        or "IOTLB_INV" in text
+        or "address=0x" in text
         or "fault from" in text
         # mlx5, RDMA, dma-buf
-        or ":(pid " in text
-        or "mlx5_c" in text
-        or "nfiniband" in text
+        or ("mlx5" in text or "nfiniband" in text or ":(pid " in text)
+        and _mlx5_words(text)
         or "op_mod" in text
-        or "rdma" in text
-        or "ib_" in text
-        or "ncorrect" in text
+        or ("rdma" in text or "ib_" in text or "uverbs" in text) and _failing_words(text)
         or "ma_buf" in text
         or "ma-buf" in text
         or "ma buf" in text
@@ -81,17 +74,64 @@ def suspicious(text: str) -> bool:
         or "Internal error" in text
         or "oom" in text
         or "f memory" in text
-        or "allocat" in text
+        or "allocation" in text
+        or "allocate mem" in text
         or "vmalloc" in text
         or "symbol" in text
         or "version magic" in text
-        or "module" in text
-        or "modules:" in text
+        or "this_module" in text
+        or "/modules:" in text
         or "suppressed" in text
         or "nobody cared" in text
         or "duplicate" in text
         or "failed with error" in text
         or "unregister_netdevice" in text
         or "ref_tracker" in text
-        or "irq_fault" in text
+    )
+
+
+def _failing_words(text: str) -> bool:
+    """A word of failure, roughly: dynamic debug prints millions of lines with the shape of errors and none of these."""
+    return (
+        "ail" in text
+        or "rr" in text
+        or "ime" in text
+        or "nable" in text
+        or "n't" in text
+        or "annot" in text
+        or "iving up" in text
+        or "eak" in text
+        or "bort" in text
+        or "nvalid" in text
+        or "nexpected" in text
+        or "not " in text
+        or "ut of" in text
+        or "tuck" in text
+        or "bad " in text
+    )
+
+
+def _mlx5_words(text: str) -> bool:
+    """What mlx5 lines of faults say, besides words of failure."""
+    return (
+        "ealth" in text
+        or "assert_" in text
+        or "synd" in text
+        or "atal" in text
+        or "anceled" in text
+        or "completion" in text
+        or "temperature" in text
+        or "insufficient" in text
+        or "Cable" in text
+        or "cqe" in text
+        or "WATCHDOG" in text
+        or "fw_ver" in text
+        or "hw_id" in text
+        or "irisc" in text
+        or "rfr" in text
+        or "PCI " in text
+        or "reset" in text
+        or "irmware over" in text
+        or "NIC IFC" in text
+        or _failing_words(text)
     )

@@ -22,6 +22,14 @@ _BDF = re.compile(
 _PREFIX = re.compile(r"\s*(?:[\w.:-]+ )?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?::| )")
 
 
+# Substrings, lower case: plain searches, because these rows see every line of a driver.
+FAILING_WORDS = (
+    "fail", "error", "timeout", "time out", "timed out", "unable", "can't", "cannot", "couldn't", "giving up", "leak",
+    "abort", "invalid", "unexpected", "not responding", "not enough", "out of", "corrupt", "stuck", "overrun",
+    "bad ", "err -", "err:-", "err=-", "err(-",
+)  # fmt: skip
+
+
 class Body(enum.Enum):
     """Which kind of further lines a report has."""
 
@@ -60,6 +68,7 @@ class Line:
     text: str
     _bdf: str | None = None
     _looked: bool = False
+    _failing: bool | None = None
 
     @property
     def bdf(self) -> str | None:
@@ -69,6 +78,15 @@ class Line:
             self._bdf = found[1] if found else None
             self._looked = True
         return self._bdf
+
+
+    @property
+    def failing(self) -> bool:
+        """Is there a word of failure in the line?"""
+        if self._failing is None:
+            lowered = self.text.lower()
+            self._failing = any(word in lowered for word in FAILING_WORDS)
+        return self._failing
 
 
 @dataclass(slots=True)
@@ -101,8 +119,8 @@ class Rule:
     """One row. `weak`: opens a report whose real headline should follow (a prelude); alone it is incomplete.
 
     `awaits`: a message that the kernel prints before the WARNING or BUG of the same report. `half`: the
-    headline was cut off. `quiet_debug`: level-7 records do not count (dynamic debug looks alike).
-    `escalates`: the class whose latest event this line makes fatal.
+    headline was cut off. `quiet_debug`: level-7 records do not count (dynamic debug looks alike). `failing`: the
+    line must have a word of failure. `escalates`: the class whose latest event this line makes fatal.
     """
 
     cls: EventClass
@@ -117,12 +135,15 @@ class Rule:
     awaits: bool = False
     half: bool = False
     quiet_debug: bool = False
+    failing: bool = False
     escalates: EventClass | None = None
     tag: str = field(default="")
 
     def match(self, line: Line) -> Head | None:
-        """The headline this row sees in the line, or None."""
-        if self.literal not in line.text or (self.quiet_debug and line.record.level == 7):
+        """The headline this row sees in a line that has the literal, or None."""
+        if self.quiet_debug and line.record.level == 7:
+            return None
+        if self.failing and not line.failing:
             return None
         found = self.pattern.search(line.text)
         if found is None:
@@ -159,6 +180,7 @@ def rule(
     awaits: bool = False,
     half: bool = False,
     quiet_debug: bool = False,
+    failing: bool = False,
     escalates: EventClass | None = None,
     tag: str = "",
 ) -> Rule:
@@ -176,6 +198,7 @@ def rule(
         awaits,
         half,
         quiet_debug,
+        failing,
         escalates,
         tag,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdrstorm.kmsg.families import iommu, kernel, nvidia, pcie, rdma
-from gdrstorm.kmsg.rules import Rule
+from gdrstorm.kmsg.rules import Head, Line, Rule
 
 # Specific families before general ones: RESTRACK before BUG, lockdep before WARNING, NVRM before dma-buf.
 RULES: tuple[Rule, ...] = (
@@ -25,3 +25,27 @@ RULES: tuple[Rule, ...] = (
     *kernel.MODULE_RULES,
     *rdma.DMABUF_RULES,
 )
+
+_ROWS: dict[str, list[tuple[int, Rule]]] = {}
+for _order, _row in enumerate(RULES):
+    _ROWS.setdefault(_row.literal, []).append((_order, _row))
+_BY_LITERAL = tuple(_ROWS.items())
+
+
+def match(line: Line) -> tuple[Rule, Head] | None:
+    """The first row, in order, that knows the line as a headline."""
+    text = line.text
+    candidates: list[tuple[int, Rule]] = []
+    for literal, rows in _BY_LITERAL:
+        if literal in text:
+            candidates += rows
+    candidates.sort(key=_order_of)
+    for _, row in candidates:
+        head = row.match(line)
+        if head is not None:
+            return row, head
+    return None
+
+
+def _order_of(candidate: tuple[int, Rule]) -> int:
+    return candidate[0]

@@ -105,8 +105,11 @@ LOCKDEP_RULES: tuple[Rule, ...] = (
     # WARNING: possible circular locking dependency detected
     # [ INFO: possible circular locking dependency detected ]       (before 4.11)
     # [ BUG: Invalid wait context ]
-    rule(EventClass.LOCKDEP, E, "", rf"(?:WARNING|INFO|BUG): (?P<kind>{_LOCKDEP_LINES})", "lockdep: {kind}",
-         body=T, refine=_lockdep, tag="lockdep"),
+    *(
+        rule(EventClass.LOCKDEP, E, literal, rf"(?:WARNING|INFO|BUG): (?P<kind>{_LOCKDEP_LINES})", "lockdep: {kind}",
+             body=T, refine=_lockdep, tag="lockdep")
+        for literal in ("WARNING: ", "INFO: ", "BUG: ")
+    ),
     # drivers/infiniband/core/rdma_core.c:123 suspicious rcu_dereference_check() usage!
     rule(EventClass.LOCKDEP, E, "suspicious", r"(?P<path>[\w./-]+:\d+) suspicious \w+\(\) usage", "lockdep: suspicious RCU usage",
          body=T, refine=_place, half=True, tag="lockdep"),
@@ -171,8 +174,11 @@ BUG_RULES: tuple[Rule, ...] = (
          refine=_stack, tag="oops"),
     # general protection fault, probably for non-canonical address 0x300610d01000000: 0000 [#1] PREEMPT
     # Oops: general protection fault, probably for non-canonical address 0xdffffc0000000001: 0000 [#1] SMP
-    rule(K, F, "", rf"^\s*(?:Oops: )?(?P<kind>{_OOPS})(?=[,:])(?!.* ip:)(?:.*: [0-9a-f]{{4}} \[#\d+\]|,.*)", "{kind}", body=T,
-         refine=_stack, tag="oops"),
+    *(
+        rule(K, F, literal, rf"^\s*(?:Oops: )?(?P<kind>{_OOPS})(?=[,:])(?!.* ip:)(?:.*: [0-9a-f]{{4}} \[#\d+\]|,.*)", "{kind}",
+             body=T, refine=_stack, tag="oops")
+        for literal in ("[#", "fault, ")
+    ),
     # Oops: 0000 [#1] SMP PTI
     # Oops: Oops: 0002 [#1] SMP NOPTI
     rule(K, F, "Oops", r"^\s*Oops: (?:Oops: )?(?P<kind>[\w ,-]*?):? ?[0-9a-f]{4,16} \[#\d+\]", "Oops {kind}", body=T,

@@ -250,8 +250,11 @@ NVRM_RULES: tuple[Rule, ...] = (
     # NVRM: rpcRmApiControl_GSP: GspRmControl failed: hClient=0xc1d00069; ... status=0x00000062
     # NVRM: GPU 0000:01:00.0: request_irq() failed (-22)
     # NVRM: failed to get dma-buf file descriptor      RECONSTRUCTED
-    rule(N, E, "NVRM", r"NVRM:.*(?i:\bfail(?:ed|ure|s)?\b|-failed|\berrors?\b|timed? ?out|cannot|can't|unable|invalid|NV_ERR_|mismatch|non-zero usage count|is not supported|bugcheck|PMU has halted|corrupt)",
-         "", refine=_nvrm_other, body=Body.NONE, tag="nvrm"),
+    rule(N, E, "NVRM", r"NVRM:", "", refine=_nvrm_other, failing=True, tag="nvrm"),
+    # NVRM: Attempting to remove device 0000:01:00.0 with non-zero usage count!
+    # NVRM: GPU0 kgspRpcPmuHalted: Received signal from GSP that PMU has halted.      RECONSTRUCTED
+    rule(N, E, "NVRM", r"NVRM:.*(?:NV_ERR_|mismatch|non-zero usage count|is not supported|bugcheck|has halted)",
+         "", refine=_nvrm_other, tag="nvrm"),
     # nvidia-modeset: ERROR: GPU:0: Failed detecting connected display devices
     rule(N, E, "nvidia-modeset", r"nvidia-modeset: ERROR: (?P<what>.*)", "nvidia-modeset: {what}",
          code="modeset", tag="modeset"),

@@ -16,10 +16,6 @@ from gdrstorm.model.event import EventClass, Severity
 _IBDEV = re.compile(r"(?:infiniband |^\s*)((?:mlx5|mlx4|bnxt_re|irdma|rxe|siw|efa|hfi1|ionic|mana)_?\w*)[: ]")
 _ERRNO = re.compile(r"(?<![\w-])(-\d{1,3})\b(?!\.)")
 _PLACE = re.compile(r"\b([a-z_]\w+):\d+:\(pid \d+\)")
-_FAILING = (
-    r"(?i:\bfail(?:ed|ure|s|ing)?\b|\berrors?\b|time ?out|timed out|unable|can't|cannot|couldn't|giving up|\bleak|"
-    r"\babort|invalid|unexpected|not responding|not enough|out of|corrupt|stuck|lost|overrun|bad )"
-)
 _HARMLESS = re.compile(
     r"not advertised|Supported|capab|[Ff]irmware version|is not supported|not supported|recovered|enabled|"
     r"Rate limit|Waiting for FW|E-Switch|timeout abort in"
@@ -73,7 +69,9 @@ def _probe(head: Head, found: re.Match[str], line: Line) -> Head:
     return head
 
 
-def _not_nvrm(head: Head, found: re.Match[str], line: Line) -> Head | None:
+def _dmabuf(head: Head, found: re.Match[str], line: Line) -> Head | None:
+    if _HARMLESS.search(line.text):
+        return None
     errno_ = _ERRNO.search(line.text)
     head.code = errno_[1] if errno_ else normalise_title(found["what"])[:60]
     head.title = f"dma-buf: {normalise_title(found['what'])}"
@@ -144,8 +142,8 @@ MLX5_RULES: tuple[Rule, ...] = (
     # infiniband mlx5_0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12
     # mlx5_core 0000:01:00.0: give_pages:372:(pid 5): func_id 0x0, npages 1024, err -12      RECONSTRUCTED
     # infiniband mlx5_0: mlx5_ib_page_fault_resume:..: Failed to resolve the page fault on WQ 0x5 err -14   RECONSTRUCTED
-    rule(M, E, "mlx5", rf"(?P<driver>mlx5_core|mlx5_ib|infiniband mlx5_\d+|mlx5_\d+|mlx5e?)\b[^(]*?(?::\(pid \d+\))?: (?P<what>(?:.*{_FAILING}.*|.*\berr(?:or)?[ :=(]+-\d+.*))",
-         "", refine=_other, quiet_debug=True, tag="mlx5-other"),
+    rule(M, E, "mlx5", r"^\s*(?P<driver>mlx5_core|mlx5_ib|infiniband mlx5_\d+|mlx5_\d+|mlx5e?)\b[^(]*?(?::\(pid \d+\))?: (?P<what>.*)",
+         "", refine=_other, quiet_debug=True, failing=True, tag="mlx5-other"),
 )  # fmt: skip
 
 RDMA_RULES: tuple[Rule, ...] = (
@@ -156,11 +154,11 @@ RDMA_RULES: tuple[Rule, ...] = (
     rule(R, E, "restrack:", r"restrack: .*is not freed", "RESTRACK detected leak of resources", code="RESTRACK",
          tag="restrack"),
     # infiniband rxe0: ib_query_port failed (-5)                                         RECONSTRUCTED
-    rule(R, E, "nfiniband", rf"(?P<driver>infiniband \S+): (?P<what>.*{_FAILING}.*)", "", refine=_other,
-         quiet_debug=True, tag="rdma-other"),
+    rule(R, E, "nfiniband", r"^\s*(?P<driver>infiniband \S+): (?P<what>.*)", "", refine=_other,
+         quiet_debug=True, failing=True, tag="rdma-other"),
     # ib_core: Failed to modify MR / rdma_rxe: unable to ...                             RECONSTRUCTED
-    rule(R, E, "", rf"^\s*(?P<driver>ib_core|ib_uverbs|rdma_ucm|rdma_cm|iw_cm|ib_cm|rdma_rxe|siw|irdma|bnxt_re|uverbs\d*|ib_umem\w*)\b[^:]*: (?P<what>.*{_FAILING}.*)",
-         "", refine=_other, quiet_debug=True, tag="rdma-other"),
+    rule(R, E, ": ", r"^\s*(?P<driver>ib_core|ib_uverbs|rdma_ucm|rdma_cm|iw_cm|ib_cm|rdma_rxe|siw|irdma|bnxt_re|uverbs\d*|ib_umem\w*)\b[^:]*: (?P<what>.*)",
+         "", refine=_other, quiet_debug=True, failing=True, tag="rdma-other"),
 )  # fmt: skip
 
 DMABUF_RULES: tuple[Rule, ...] = (
@@ -174,8 +172,11 @@ DMABUF_RULES: tuple[Rule, ...] = (
     rule(P, W, "P2PDMA", r"(?P<code>[Hh]ost bridge not in P2PDMA whitelist)(?:: (?P<bridge>\S+))?", "P2PDMA refused: {code}",
          tag="p2pdma"),
     # amdxdna 0000:c5:00.1: [drm] ERROR amdxdna_insert_pages: Failed to mmap dma buf -22
-    rule(B, E, "", rf"(?P<what>[^:]*(?i:dma[-_ ]?bufs?\b|dmabuf).*{_FAILING}.*|[^:]*{_FAILING}.*(?i:dma[-_ ]?bufs?\b|dmabuf).*)",
-         "", refine=_not_nvrm, quiet_debug=True, tag="dmabuf"),
+    *(
+        rule(B, E, literal, r"^(?:.*: )?(?P<what>.*(?:(?i:dma[-_ ]buf)|dma_?buf).*)", "", refine=_dmabuf,
+             quiet_debug=True, failing=True, tag="dmabuf")
+        for literal in ("ma_buf", "ma-buf", "ma buf", "MA-BUF", "dmabuf")
+    ),
     # amdxdna 0000:c5:00.1: [drm] ERROR amdxdna_gem_obj_mmap: Failed insert pages, ret -22
-    rule(B, E, "Failed insert pages", r"(?P<what>Failed insert pages.*)", "", refine=_not_nvrm, tag="dmabuf"),
+    rule(B, E, "Failed insert pages", r"(?P<what>Failed insert pages.*)", "", refine=_dmabuf, tag="dmabuf"),
 )  # fmt: skip

@@ -1,0 +1,103 @@
+"""Records classified per second on one core: 95 % benign lines, 5 % lines of real faults. Prints JSON.
+
+The benign lines are boot and driver chatter, dynamic debug of mlx5 and network noise, in the proportions of a
+busy host; the faults are the corpus in tests/data/kmsg, in order, so reports stay whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+from gdrstorm.kmsg.faults import Classifier
+from gdrstorm.kmsg.record import Record, parse_kmsg_record, parse_lines
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "kmsg"
+BENIGN = (
+    "infiniband mlx5_0: mlx5_ib_reg_user_mr:1310:(pid 202927): start 0x7f8523813000, length 0x85000, access_flags 0xf",
+    "infiniband mlx5_0: alloc_cached_mr:506:(pid 202927): order 8, cache index 6",
+    "mlx5_core 0000:63:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)",
+    "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Release Build",
+    "pci 0000:00:1c.0: PTM enabled (root), 4ns granularity",
+    "IPv6: ADDRCONF(NETDEV_CHANGE): eth0: link becomes ready",
+    "usb 1-1: new high-speed USB device number 2 using xhci_hcd",
+    "EXT4-fs (md127p3): re-mounted 00000000-0000-0000-0000-000000000000 r/w. Quota mode: none.",
+    "audit: type=1400 audit(1677160985.530:1): apparmor=\"STATUS\" operation=\"profile_load\" profile=\"unconfined\"",
+    "systemd[1]: Started Session 1 of User root.",
+    "gdrstorm: run 4f1c phase reg-storm 17 begin",
+    "TCP: request_sock_TCP: Possible SYN flooding on port 8080. Sending cookies.",
+    "clocksource: Long readout interval, skipping watchdog check: cs_nsec: 1584036171 wd_nsec: 1584036160",
+    "docker0: port 3(veth1a2b3c) entered forwarding state",
+    "nvme nvme0: 8/0/0 default/read/poll queues",
+    "perf: interrupt took too long (2503 > 2500), lowering kernel.perf_event_max_sample_rate to 79750",
+)  # fmt: skip
+
+
+def load_faults() -> list[str]:
+    """Texts of all corpus lines, without their prefixes."""
+    texts = []
+    for line in (DATA / "corpus.jsonl").read_text().splitlines():
+        case = json.loads(line)
+        if case["events"]:
+            texts += [record.text for record in parse_lines(case["lines"])]
+    return texts
+
+
+def build(total: int) -> list[Record]:
+    """The mix: blocks of 20 fault lines every 400 records, 1000 records a second of log time."""
+    faults = itertools.cycle(load_faults())
+    benign = itertools.cycle(BENIGN)
+    records = []
+    for seq in range(total):
+        text = next(faults) if seq % 400 < 20 else next(benign)
+        records.append(Record(seq, text, seq * 1_000_000, 6))
+    return records
+
+
+def rate(total: int, function: object) -> float:
+    """Best of three, in items a second."""
+    assert callable(function)
+    best = 0.0
+    for _ in range(3):
+        begin = time.perf_counter()
+        function()
+        best = max(best, total / (time.perf_counter() - begin))
+    return best
+
+
+def main() -> None:
+    """Measure the classifier alone, and the parser with it."""
+    total = 200_000
+    records = build(total)
+    raw = [b"6,%d,%d,-;%s\n" % (r.seq, r.time_ns // 1000, r.text.encode()) for r in records]
+
+    def run_classifier() -> None:
+        classifier = Classifier()
+        for record in records:
+            classifier.feed(record)
+        classifier.flush()
+
+    def run_both() -> None:
+        classifier = Classifier()
+        for data in raw:
+            classifier.feed(parse_kmsg_record(data))
+        classifier.flush()
+
+    how = f"{total} records, 95 % benign, one core, best of 3, CPython {sys.version.split()[0]}"
+    results = [
+        ("kmsg_classify", rate(total, run_classifier), "feed() of parsed records"),
+        ("kmsg_parse_and_classify", rate(total, run_both), "parse_kmsg_record() and feed()"),
+    ]
+    rows = [
+        {"name": name, "value": round(value), "unit": "records/s", "how": f"{what}; {how}"}
+        for name, value, what in results
+    ]
+    json.dump(rows, sys.stdout, indent=2)
+    print()
+
+
+if __name__ == "__main__":
+    main()
