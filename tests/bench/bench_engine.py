@@ -298,6 +298,11 @@ def rows(rounds: int = 15, seconds: float = 0.3) -> list[Row]:
     ]
 
 
+def measure() -> list[dict[str, Any]]:
+    """The rows for tests.bench."""
+    return [row._asdict() for row in rows()]
+
+
 def print_table(found: list[Row]) -> None:
     for row in found:
         print(f"{row.name:<46} {row.value:>9} {row.unit:<6} {row.how}")
