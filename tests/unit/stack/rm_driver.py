@@ -64,7 +64,8 @@ class FakeDriver:
         assert self.open_paths[fd]
         name = ESCAPES[request & 0xFF]
         on_gpu = self.open_paths[fd] != "/dev/nvidiactl"
-        export = nvidia.generation_of(self.version).export
+        branch = int(self.version.split(".")[0])
+        export = (nvidia.generation_of_branch(branch) or nvidia.GENERATIONS[-1]).export
         wanted = nvidia.request(nvidia.NR_EXPORT_TO_DMABUF_FD, export)
         if name == "EXPORT" and (request != wanted or not on_gpu):
             raise OSError(errno.EINVAL, "")

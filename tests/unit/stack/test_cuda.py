@@ -78,7 +78,7 @@ class FakeCuda:
         return 0
 
     def do_cuDeviceGetPCIBusId(self, size: int, device: int) -> bytes:
-        return b"0000:9B:00.0\0\0"
+        return b"0000:9B:00.0\0".ljust(size)  # cuda-python pads with spaces
 
     def do_cuDevicePrimaryCtxRetain(self, device: int) -> int:
         self.retained += 1

@@ -238,7 +238,7 @@ class CudaExporter:
 
 def _bdf(bus_id: bytes | str) -> str:
     text = bus_id.decode() if isinstance(bus_id, bytes) else bus_id
-    return parse_gpu_device(text.rstrip("\0").lower()).bdf
+    return parse_gpu_device(text.partition("\0")[0].lower()).bdf
 
 
 def read_package_version() -> str:

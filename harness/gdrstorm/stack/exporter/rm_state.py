@@ -243,3 +243,13 @@ def _read_bars(client: RmClient) -> tuple[Bar, ...]:
 
 def _name(names: dict[int, str], value: int) -> str:
     return names.get(value, f"unknown value {value}")
+
+
+def read_figures(device: str, io: RmIo | None = None) -> dict[str, int]:
+    """Bytes of GPU memory and of BAR1 in use, by a client of its own. Raises GdrstormError."""
+    client = RmClient.open(parse_gpu_device(device), io)
+    try:
+        memory = read_memory(client)
+    finally:
+        client.close()
+    return {"memory": memory.used_bytes, "BAR1": memory.bar1_used_bytes}
