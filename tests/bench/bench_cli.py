@@ -16,7 +16,9 @@ def median_s(*arguments: str) -> float:
     times = []
     for _ in range(ROUNDS + 1):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "gdrstorm", *arguments], stdout=subprocess.DEVNULL, check=False)
+        subprocess.run(
+            [sys.executable, "-m", "gdrstorm", *arguments], stdout=subprocess.DEVNULL, check=False
+        )
         times.append(time.perf_counter() - began)
     return statistics.median(times[1:])
 
@@ -24,6 +26,16 @@ def median_s(*arguments: str) -> float:
 def measure() -> list[dict[str, Any]]:
     how = f"median wall time of {ROUNDS} starts"
     return [
-        {"name": "gdrstorm --help", "value": median_s("--help"), "unit": "s (at most 0.2)", "how": how},
-        {"name": "gdrstorm check", "value": median_s("check"), "unit": "s (at most 0.5)", "how": how},
+        {
+            "name": "gdrstorm --help",
+            "value": median_s("--help"),
+            "unit": "s (at most 0.2)",
+            "how": how,
+        },
+        {
+            "name": "gdrstorm check",
+            "value": median_s("check"),
+            "unit": "s (at most 0.5)",
+            "how": how,
+        },
     ]

@@ -21,10 +21,18 @@ from gdrstorm.verdict import judge
 SETTING = Path("/proc/sys/kernel/printk_devkmsg")
 CAN_READ_LOG = os.access("/dev/kmsg", os.R_OK | os.W_OK) and os.geteuid() == 0
 
-needs_log = pytest.mark.skipif(not CAN_READ_LOG, reason="needs a readable and writable /dev/kmsg (root)")
+needs_log = pytest.mark.skipif(
+    not CAN_READ_LOG, reason="needs a readable and writable /dev/kmsg (root)"
+)
 
 
-def scenario(tmp_path: Path, *, cycle: str = '["EXPORT", "REG", "DEREG", "CLOSE"]', extra: str = "", **phase: str) -> str:
+def scenario(
+    tmp_path: Path,
+    *,
+    cycle: str = '["EXPORT", "REG", "DEREG", "CLOSE"]',
+    extra: str = "",
+    **phase: str,
+) -> str:
     keys = {"threads": "2", "count": "200", "cycle": cycle, **phase}
     body = "\n".join(f"{key} = {value}" for key, value in keys.items())
     path = tmp_path / "planted.toml"
@@ -37,13 +45,28 @@ def scenario(tmp_path: Path, *, cycle: str = '["EXPORT", "REG", "DEREG", "CLOSE"
 
 def command(tmp_path: Path, *arguments: str, exporter: str = "fake") -> list[str]:
     return [
-        *(sys.executable, "-m", "gdrstorm", "run", "--bed", "host", "--json", "--out", str(tmp_path / "runs")),
+        *(
+            sys.executable,
+            "-m",
+            "gdrstorm",
+            "run",
+            "--bed",
+            "host",
+            "--json",
+            "--out",
+            str(tmp_path / "runs"),
+        ),
         *("--exporter", exporter, "--importer", "fake", "--seed", "7", *arguments),
     ]
 
 
 def run(tmp_path: Path, *arguments: str, exporter: str = "fake") -> dict[str, Any]:
-    done = subprocess.run(command(tmp_path, *arguments, exporter=exporter), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command(tmp_path, *arguments, exporter=exporter),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     codes = {"PASS": 0, "FAIL": 1, "BROKEN": 3, "SKIP": 4, "LOST": 5}
@@ -52,15 +75,26 @@ def run(tmp_path: Path, *arguments: str, exporter: str = "fake") -> dict[str, An
 
 
 def children_of_runs() -> list[str]:
-    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in listing.splitlines() if "gdrstorm.session." in line and "planted" not in line]
+    listing = subprocess.run(
+        ["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True
+    ).stdout
+    return [
+        line
+        for line in listing.splitlines()
+        if "gdrstorm.session." in line and "planted" not in line
+    ]
 
 
 def test_a_clean_run_passes_with_every_number(tmp_path: Path) -> None:
     answer = run(tmp_path, scenario(tmp_path))
     assert answer["verdict"] == "PASS", answer["reason"]
     assert answer["platform"] == "emulated"
-    assert (answer["bed"], answer["exporter"], answer["importer"], answer["seed"]) == ("host", "fake", "fake", 7)
+    assert (answer["bed"], answer["exporter"], answer["importer"], answer["seed"]) == (
+        "host",
+        "fake",
+        "fake",
+        7,
+    )
     assert {name: op["count"] for name, op in answer["operations"].items()} == dict.fromkeys(
         ("EXPORT", "REG", "DEREG", "CLOSE"), 400
     )
@@ -86,7 +120,10 @@ def test_an_unexpected_errno_fails_with_its_name(tmp_path: Path) -> None:
 
 def test_the_same_errno_expected_passes(tmp_path: Path) -> None:
     extra = '[[expect.error]]\nop = "REG"\nerrno = "ENOTSUPP"\nhow = "must"\n'
-    assert run(tmp_path, scenario(tmp_path, extra=extra), "--device", "reg=ENOTSUPP/10")["verdict"] == "PASS"
+    assert (
+        run(tmp_path, scenario(tmp_path, extra=extra), "--device", "reg=ENOTSUPP/10")["verdict"]
+        == "PASS"
+    )
     assert run(tmp_path, scenario(tmp_path, extra=extra))["verdict"] == "FAIL"
 
 
@@ -106,7 +143,9 @@ def test_a_hung_call_is_found_and_named(tmp_path: Path) -> None:
 
 def test_a_killed_worker_is_broken_and_named(tmp_path: Path) -> None:
     path = scenario(tmp_path, count="1000000000", threads="1")
-    process = subprocess.Popen(command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True
+    )
     worker = wait_for_worker(tmp_path)
     os.kill(worker, signal.SIGKILL)
     answer = json.loads(process.communicate(timeout=60)[0])
@@ -117,7 +156,10 @@ def test_a_killed_worker_is_broken_and_named(tmp_path: Path) -> None:
 def test_a_crashed_worker_is_broken_and_named(tmp_path: Path) -> None:
     path = scenario(tmp_path, count="1000000000", threads="1")
     process = subprocess.Popen(
-        command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command(tmp_path, path, "--device", "delay_ns=1000"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     os.kill(wait_for_worker(tmp_path), signal.SIGSEGV)
     answer = json.loads(process.communicate(timeout=60)[0])
@@ -126,7 +168,9 @@ def test_a_crashed_worker_is_broken_and_named(tmp_path: Path) -> None:
 
 def test_interrupt_ends_in_order(tmp_path: Path) -> None:
     path = scenario(tmp_path, count="1000000000", threads="1")
-    process = subprocess.Popen(command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True
+    )
     wait_for_worker(tmp_path)
     process.send_signal(signal.SIGINT)
     answer = json.loads(process.communicate(timeout=60)[0])
@@ -152,7 +196,9 @@ def wait_for_worker(tmp_path: Path) -> int:
 @needs_log
 def test_a_kernel_warning_during_the_run_fails_it(tmp_path: Path) -> None:
     path = scenario(tmp_path, count="1000000000", threads="1")
-    process = subprocess.Popen(command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True
+    )
     wait_for_worker(tmp_path)
     with Path("/dev/kmsg").open("w") as log:
         log.write("<4>NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, GPU has fallen off the bus.\n")
@@ -181,7 +227,9 @@ def test_a_supervisor_killed_at_random_moments(tmp_path: Path) -> None:
     for number in range(50):
         out = tmp_path / f"k{number}"
         process = subprocess.Popen(
-            command(out, path, "--device", "delay_ns=200000"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command(out, path, "--device", "delay_ns=200000"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         time.sleep(chance.uniform(0.05, 1.6))
         process.kill()
@@ -196,7 +244,9 @@ def test_a_supervisor_killed_at_random_moments(tmp_path: Path) -> None:
         seen.add(word)
         assert word in ("BROKEN", "LOST", "PASS")
         if word == "LOST":
-            assert not any(isinstance(line, j.Planned) for line in lines), "the guard was up and did not speak"
+            assert not any(isinstance(line, j.Planned) for line in lines), (
+                "the guard was up and did not speak"
+            )
     assert "BROKEN" in seen
     if setting:
         assert SETTING.read_text() == setting

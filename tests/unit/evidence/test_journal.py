@@ -65,7 +65,8 @@ def test_the_stream_gets_every_line(tmp_path: Path) -> None:
 def test_an_hour_of_progress_fits_in_a_mebibyte(tmp_path: Path) -> None:
     """The default rate is one line a second for each group; a cycle of four operations."""
     beats = tuple(
-        j.Beat(op, 123456, 0, 123456, 2345678, 34567890) for op in ("EXPORT", "REG", "DEREG", "CLOSE")
+        j.Beat(op, 123456, 0, 123456, 2345678, 34567890)
+        for op in ("EXPORT", "REG", "DEREG", "CLOSE")
     )
     with JournalWriter(tmp_path / JOURNAL) as journal:
         for _ in range(100):

@@ -28,11 +28,20 @@ WARN = Event(
 def start(**expect: Any) -> j.Start:
     scenario = Scenario("s", "x", 10**9, (Phase("p"),), expect=Expect(**expect))
     return j.Start(
-        schema=1, run_id="r", version="0", argv=(), bed="host", platform="emulated", boot_id="", scenario=scenario
+        schema=1,
+        run_id="r",
+        version="0",
+        argv=(),
+        bed="host",
+        platform="emulated",
+        boot_id="",
+        scenario=scenario,
     )
 
 
-def totals(count: int = 100, errors: dict[str, int] | None = None, op: str = "REG", outstanding: int = 0) -> j.Totals:
+def totals(
+    count: int = 100, errors: dict[str, int] | None = None, op: str = "REG", outstanding: int = 0
+) -> j.Totals:
     summary = OpSummary(op, count, errors or {}, Latency(max_ns=1))
     return j.Totals(phase="p", group="g", elapsed_ns=1, ops=(summary,), outstanding=outstanding)
 
@@ -94,7 +103,10 @@ def test_faults_fail_unless_expected_or_older_than_the_run() -> None:
     assert judge(run(totals(), j.Seen(event=WARN, before_run=True))).word is Word.PASS
     expected = (ExpectedFault("kernel_warn"),)
     assert judge(run(totals(), seen, faults=expected)).word is Word.PASS
-    assert judge(run(totals(), seen, faults=(ExpectedFault("kernel_warn", code="other"),))).word is Word.FAIL
+    assert (
+        judge(run(totals(), seen, faults=(ExpectedFault("kernel_warn", code="other"),))).word
+        is Word.FAIL
+    )
 
 
 def test_expected_fault_that_does_not_come_fails() -> None:
@@ -117,7 +129,10 @@ def test_leaks_fail() -> None:
     assert judge(run(totals(), before, after, leaks=True)).word is Word.PASS
     unknown = j.Audit(when="before", snapshot=Snapshot(unknown={"dma-buf objects": "no root"}))
     passed = judge(run(totals(), unknown, after))
-    assert (passed.word, "leaks not checked for dma-buf objects" in passed.reason) == (Word.PASS, True)
+    assert (passed.word, "leaks not checked for dma-buf objects" in passed.reason) == (
+        Word.PASS,
+        True,
+    )
 
 
 def test_outstanding_slots_fail_unless_the_worker_was_killed() -> None:
@@ -128,7 +143,9 @@ def test_outstanding_slots_fail_unless_the_worker_was_killed() -> None:
 
 def test_a_hung_call_fails_and_a_dead_worker_is_broken() -> None:
     hung = j.Worker(worker=1, phase="p", state="hung", reason="thread 3 is in DEREG for 12s")
-    killed = j.Worker(worker=1, phase="p", state="killed", reason="the worker process ended by SIGKILL")
+    killed = j.Worker(
+        worker=1, phase="p", state="killed", reason="the worker process ended by SIGKILL"
+    )
     assert judge(run(totals(), hung, killed, end="hung")).word is Word.FAIL
     assert "DEREG" in judge(run(totals(), hung, end="hung")).reason
     broken = judge(run(totals(), killed))
@@ -149,13 +166,21 @@ def test_ends_are_told_apart() -> None:
     assert judge(lines).word is Word.LOST
     assert judge([*lines, j.End(how="supervisor-died")]).word is Word.BROKEN
     assert judge([*lines, j.End(how="interrupted")]).word is Word.BROKEN
-    assert judge([*lines, j.BedFact(what="lost", detail="guest panic"), j.End(how="lost")]).word is Word.LOST
+    assert (
+        judge([*lines, j.BedFact(what="lost", detail="guest panic"), j.End(how="lost")]).word
+        is Word.LOST
+    )
     assert judge([start(), j.Skipped(reason="no GPU"), j.End(how="completed")]).reason == "no GPU"
     assert judge([]).word is Word.BROKEN
 
 
 def test_the_suspect_is_the_intent_that_never_ended() -> None:
-    lines = [start(), j.Intent(id="i1", what="phase a"), j.Done(id="i1"), j.Intent(id="i2", what="phase b")]
+    lines = [
+        start(),
+        j.Intent(id="i1", what="phase a"),
+        j.Done(id="i1"),
+        j.Intent(id="i2", what="phase b"),
+    ]
     verdict = judge(lines)
     assert verdict.suspect == "phase b"
     assert "phase b" in verdict.reason
@@ -175,7 +200,9 @@ def test_a_gap_in_the_log_is_no_pass() -> None:
 @given(st.integers(0, 2000))
 def test_a_journal_cut_anywhere_is_judged(cut: int) -> None:
     """Cut off at any byte there is a verdict, and never a pass before the end line is whole."""
-    lines: list[j.Line] = run(j.Intent(id="i1", what="phase p"), totals(), j.Seen(event=WARN, before_run=True))
+    lines: list[j.Line] = run(
+        j.Intent(id="i1", what="phase p"), totals(), j.Seen(event=WARN, before_run=True)
+    )
     data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
     cut = min(cut, len(data))
     verdict = judge(parse_journal(data[:cut]))
