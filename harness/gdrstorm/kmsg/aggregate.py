@@ -48,9 +48,7 @@ def related(first: Draft, second: Draft) -> bool:
     if first.device and second.device:
         same = first.device == second.device or bool(first.devices & second.devices)
         return same and pair <= _HARDWARE
-    if first.device or second.device or len(pair) == 2:
-        return any(pair <= kin for kin in _KIN)
-    return False
+    return len(pair) == 2 and any(pair <= kin for kin in _KIN)
 
 
 class Aggregator:

@@ -89,6 +89,9 @@ def _aer(draft: Draft, line: Line) -> Part:
         if severity := aer_severity(text):
             draft.severity = severity
             draft.title = f"AER {severity.value}"
+        if "type=Inaccessible" in text:
+            draft.code, draft.incomplete = "Inaccessible", False
+            draft.title = f"{draft.title} Inaccessible"
     bit = _AER_BIT.search(text)
     if not bit and not _AER_DETAIL.search(text):
         return Part.NO

@@ -154,8 +154,8 @@ class Classifier:
                 continue
             draft.take(line.record, line.text, self._index)
             if part is Part.END:
-                draft.ended = True
-                self._close(draft, events)
+                # Kept a little: a panic, or the registers again, may follow the end marker.
+                draft.ended, draft.patience_records = True, 24
             return
         if listeners is self._greedy:
             return
@@ -204,8 +204,10 @@ class Classifier:
         for earlier in reversed(self._open):
             if earlier.caller and draft.caller and earlier.caller != draft.caller:
                 continue
-            if earlier.awaits or earlier.tag == "cut":
-                if draft.body is Body.TRACE and draft.tag in {"warn", "bug", "ubsan", "oops", "refcount"}:
+            if earlier.tag == "cut" and draft.body is Body.TRACE:
+                return earlier
+            if earlier.awaits:
+                if draft.body is Body.TRACE and draft.tag in {"warn", "bug", "ubsan", "oops"}:
                     return earlier
             elif earlier.weak and _continues(earlier, draft):
                 return earlier

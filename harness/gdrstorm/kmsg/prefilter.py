@@ -30,6 +30,7 @@ def suspicious(text: str) -> bool:
         or "pending transaction" in text
         # IOMMU
         or "DMAR:" in text
+        or "DRHD" in text
         or "AMD-Vi" in text
         or "Event logged" in text
         or "smmu" in text
@@ -39,7 +40,8 @@ def suspicious(text: str) -> bool:
         or ("mlx5" in text or "nfiniband" in text or ":(pid " in text)
         and _mlx5_words(text)
         or "op_mod" in text
-        or ("rdma" in text or "ib_" in text or "uverbs" in text) and _failing_words(text)
+        or ("rdma" in text or "ib_" in text or "uverbs" in text or "siw" in text or "irdma" in text)
+        and _failing_words(text)
         or "ma_buf" in text
         or "ma-buf" in text
         or "ma buf" in text

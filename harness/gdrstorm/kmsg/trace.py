@@ -48,6 +48,10 @@ _WORDS = (
 _LINE = re.compile(rf"\s*(?:{_REGISTERS} ?[:=]|{_WORDS}|(?:>)?[0-9a-f]{{16}}[: ]|\? )")
 _LOCK = re.compile(r"\((?P<lock>[^()]+(?:\([^()]*\))?[^()]*)\)\{[^}]*\}")
 _END = re.compile(r"\s*---\[ end")
+_TAIL = re.compile(
+    rf"\s*(?:Kernel panic - not syncing|---\[ end|Kernel Offset|Rebooting in|note: |Fixing recursive|"
+    rf"Disabling lock debugging|Dumping ftrace|{_REGISTERS} ?[:=])"
+)
 _OWN_HEADLINE = re.compile(r"BUG: (?!KASAN: maybe)|INFO: task |INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: ")
 # Frames that wait, lock, warn or switch: the caller is the one to blame.
 _PLUMBING = re.compile(
@@ -104,9 +108,11 @@ def _frame(draft: Draft, text: str) -> None:
 def absorb(draft: Draft, line: Line) -> bool | None:
     """Part of this report? None: no; False: yes; True: its last line."""
     caller = line.record.caller
-    if draft.ended or (caller and draft.caller and caller != draft.caller):
+    if caller and draft.caller and caller != draft.caller:
         return None
     text = line.text
+    if draft.ended and not _TAIL.match(text):
+        return None
     if _OWN_HEADLINE.search(text):
         return None
     if "WARNING:" in text or "kernel BUG at" in text or "UBSAN:" in text:
@@ -117,7 +123,7 @@ def absorb(draft: Draft, line: Line) -> bool | None:
         return None
     if "Oops" in text and "[#" in text and draft.cls not in {EventClass.KERNEL_BUG, EventClass.KASAN}:
         return None
-    if found := _RIP.match(text):
+    if (found := _RIP.match(text)) and not draft.ended:
         draft.details.setdefault("rip", normalise_title(found["func"]))
         draft.framed = True
     else:

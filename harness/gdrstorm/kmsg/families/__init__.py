@@ -19,6 +19,7 @@ RULES: tuple[Rule, ...] = (
     *iommu.IOMMU_RULES,
     *nvidia.NVRM_RULES,
     *nvidia.PEERMEM_RULES,
+    *rdma.P2PDMA_RULES,
     *rdma.MLX5_RULES,
     *rdma.RDMA_RULES[2:],
     *kernel.MEMORY_RULES,

@@ -62,7 +62,7 @@ IOMMU_RULES: tuple[Rule, ...] = (
     rule(Cls, E, "DMAR:", rf"DMAR:\s*\[(?P<access>DMA \w+|INTR-REMAP)[^\]]*\] Request device \[?(?P<bdf>{HEX_BDF})?\]?(?: (?:PASID \w+ )?fault (?:addr|index) (?P<address>(?:0x)?[0-9a-f]+))?(?:.*\[fault reason (?P<code>(?:0x)?[0-9a-f]+)\] ?(?P<reason>.*))?",
          "DMAR {access} fault: {reason}", body=Body.DMAR, tag="dmar"),
     # DMAR: DRHD: handling fault status reg 402
-    rule(Cls, E, "DRHD", r"DMAR: DRHD: handling fault status reg", "DMAR fault (details lost)", code="fault status",
+    rule(Cls, E, "DRHD", r"(?:DMAR|dmar): DRHD: handling fault status reg", "DMAR fault (details lost)", code="fault status",
          body=Body.DMAR, weak=True, tag="dmar"),
     # DMAR: VT-d detected Invalidation Time-out Error: ITE_SID ...
     # DMAR: VT-d detected Invalidation Queue Error: Reason f

@@ -50,7 +50,8 @@ def _stack(head: Head, found: re.Match[str], line: Line) -> Head:
 def _dma_api(head: Head, found: re.Match[str], line: Line) -> Head:
     device = _DEVICE.search(line.text)
     head.device = parse_bdf(device[1]) if device else None
-    what = normalise_title(re.sub(r"\[(?:device address|size|mapped)[^\]]*\]?", "", found["what"]))
+    what = re.sub(r"^\S+ [0-9a-f:.]+: |\s*\[.*", "", found["what"])
+    what = normalise_title(what)
     head.title = f"DMA-API: {what}"
     head.code = what[:80]
     return head
@@ -218,7 +219,7 @@ WARN_RULES: tuple[Rule, ...] = (
     rule(Wn, W, "WARNING: ", r"WARNING: (?:C(?:P|$)|(?:drivers|kernel|mm|lib|net|fs|arch|include|block|security|crypto)/)", "WARNING (line cut off)",
          body=T, refine=_no_device, half=True, tag="warn"),
     # ------------[ cut here ]------------
-    rule(Wn, W, "cut here", r"-+\[ cut here \]-+", "WARNING (report cut off)", body=T, refine=_no_device, weak=True, tag="cut"),
+    rule(Wn, W, "cut here", r"^\s*-+\[ cut here \]-+", "WARNING (report cut off)", body=T, refine=_no_device, weak=True, tag="cut"),
     # irq 16: nobody cared (try booting with the "irqpoll" option)
     rule(Wn, E, "nobody cared", r"irq (?P<irq>\d+): (?P<code>nobody cared)", "irq nobody cared", body=T, refine=_no_device, tag="irq"),
     # sysfs: cannot create duplicate filename '/class/infiniband/mlx5_0'

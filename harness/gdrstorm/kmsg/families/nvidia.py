@@ -151,7 +151,8 @@ _NVRM_OK = re.compile(
     r"Rate limiting"
 )
 _NVRM_STATUS = re.compile(r"\b(NV_ERR_\w+)")
-_NVRM_FUNC = re.compile(r"NVRM: (?:GPU\d+ |GPU \S+: )?(\[?[A-Za-z_]\w+-?\w*\]?)(?:\(\))?:")
+_NVRM_FUNC = re.compile(r"NVRM: (?:GPU\d+ |GPU \S+: )?(\[?[A-Za-z_]\w+-?\w*\]?)(?:\(\))?(?::| failed)")
+_NVRM_GPU = re.compile(r"GPU ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): ")
 
 
 def _nvrm_other(head: Head, found: re.Match[str], line: Line) -> Head | None:
@@ -161,6 +162,9 @@ def _nvrm_other(head: Head, found: re.Match[str], line: Line) -> Head | None:
     status = _NVRM_STATUS.search(line.text)
     func = _NVRM_FUNC.search(line.text)
     text = line.text[line.text.index("NVRM:") + 5 :].strip()
+    if gpu := _NVRM_GPU.match(text):
+        head.device = parse_bdf(gpu[1])
+        text = text[gpu.end() :]
     head.code = status[1] if status else func[1] if func else normalise_title(text)[:60]
     head.title = f"NVRM: {normalise_title(text)}"
     return head

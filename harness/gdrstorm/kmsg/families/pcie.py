@@ -48,7 +48,10 @@ def _aer(head: Head, found: re.Match[str], line: Line) -> Head:
     for name in ("layer", "agent"):
         if value := found.groupdict().get(name):
             head.details[name] = value
-    head.title = f"AER {head.severity.value}"
+    if head.details.get("layer") == "Inaccessible":
+        # The device did not answer: there are no error bits to wait for.
+        head.code, head.incomplete = "Inaccessible", False
+    head.title = f"AER {head.severity.value} {head.code or ''}".strip()
     return head
 
 

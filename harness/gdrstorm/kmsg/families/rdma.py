@@ -161,7 +161,7 @@ RDMA_RULES: tuple[Rule, ...] = (
          "", refine=_other, quiet_debug=True, failing=True, tag="rdma-other"),
 )  # fmt: skip
 
-DMABUF_RULES: tuple[Rule, ...] = (
+P2PDMA_RULES: tuple[Rule, ...] = (
     # mlx5_core 0000:41:00.0: cannot be used for peer-to-peer DMA as the client and provider (0000:c1:00.0) do not share an upstream bridge or whitelisted host bridge
     # mlx5_core 0000:41:00.0: ACS redirect is set between the client and provider (0000:c1:00.0)
     rule(P, W, "peer-to-peer DMA", r"(?P<code>cannot be used for peer-to-peer DMA)(?:.*provider \((?P<provider>[0-9a-f:.]+)\))?",
@@ -171,6 +171,9 @@ DMABUF_RULES: tuple[Rule, ...] = (
     # pci 0000:00:00.0: Host bridge not in P2PDMA whitelist: 8086:2020
     rule(P, W, "P2PDMA", r"(?P<code>[Hh]ost bridge not in P2PDMA whitelist)(?:: (?P<bridge>\S+))?", "P2PDMA refused: {code}",
          tag="p2pdma"),
+)  # fmt: skip
+
+DMABUF_RULES: tuple[Rule, ...] = (
     # amdxdna 0000:c5:00.1: [drm] ERROR amdxdna_insert_pages: Failed to mmap dma buf -22
     *(
         rule(B, E, literal, r"^(?:.*: )?(?P<what>.*(?:(?i:dma[-_ ]buf)|dma_?buf).*)", "", refine=_dmabuf,
