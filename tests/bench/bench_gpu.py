@@ -16,11 +16,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from gdrstorm.audit.profile import Sampler
 from gdrstorm.engine import Area, StormProgram, run_storm
-from gdrstorm.model.op import Op
+from gdrstorm.model.op import Op, OpSummary
 from gdrstorm.stack import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,9 +32,13 @@ THREADS = (1, 2, 4, 8, 16)
 PAIR_THREADS = (1, 4, 16)
 
 
-def program(milliseconds: int) -> StormProgram:
+STORM = (Op.EXPORT, Op.CLOSE)
+BYSTANDER = (Op.CONTROL,)
+
+
+def program(milliseconds: int, cycle: tuple[Op, ...]) -> StormProgram:
     return StormProgram(
-        cycle=(Op.EXPORT, Op.CLOSE),
+        cycle=cycle,
         seed=1,
         size_min_bytes=SIZE,
         size_max_bytes=SIZE,
@@ -39,24 +46,58 @@ def program(milliseconds: int) -> StormProgram:
     )
 
 
-def run_worker(name: str, fd: int, first: int, threads: int, milliseconds: int, cpu: int) -> None:
-    """One worker process: its threads wait at the start line of the area behind `fd`."""
-    cpus = (cpu,) if cpu >= 0 else ()
+class Job(NamedTuple):
+    """One worker process: an exporter, its thread slots, and the CPU of all (-1: free)."""
+
+    name: str
+    first: int
+    threads: int
+    milliseconds: int
+    cpu: int = -1
+    is_bystander: int = 0
+
+
+def run_worker(fd: int, job: Job) -> None:
+    """Inside a worker: the threads wait at the start line of the area behind `fd`."""
     with (
         Area.attach(fd) as area,
-        registry.open_exporter(name) as exporter,
+        registry.open_exporter(job.name) as exporter,
         registry.open_importer("core") as importer,
     ):
         run_storm(
             area,
-            worker=first,
-            first_thread=first,
-            threads=threads,
-            program=program(milliseconds),
+            worker=job.first,
+            first_thread=job.first,
+            threads=job.threads,
+            program=program(job.milliseconds, BYSTANDER if job.is_bystander else STORM),
             exporter=exporter.binding(),
             importer=importer.binding(),
-            cpus=cpus,
+            cpus=(job.cpu,) if job.cpu >= 0 else (),
         )
+
+
+def run_jobs(area: Area, jobs: Sequence[Job], sampler: Sampler | None = None) -> int:
+    """Run workers side by side to their end; assertions that the driver logged meanwhile."""
+    command = [sys.executable, "-m", "tests.bench.bench_gpu", "--worker", str(area.fd)]
+    workers = [
+        subprocess.Popen([*command, *map(str, job)], pass_fds=(area.fd,), cwd=ROOT) for job in jobs
+    ]
+    try:
+        if not area.wait_ready(range(area.thread_count), 60):
+            raise SystemExit("workers did not get ready")
+        before = count_assertions()
+        area.start()
+        for _ in range(50 if sampler else 0):
+            assert sampler is not None
+            sampler.look([worker.pid for worker in workers])
+            time.sleep(0.01)
+        status = [worker.wait(timeout=60) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    if any(status):
+        raise SystemExit(f"a worker failed: {status}")
+    return count_assertions() - before
 
 
 def run_engine(
@@ -65,37 +106,44 @@ def run_engine(
     """One cell: rate, latencies in microseconds, and the share of the slowest thread."""
     total = processes * threads
     with Area.create(total) as area:
-        command = [sys.executable, "-m", "tests.bench.bench_gpu", "--worker", name, str(area.fd)]
-        workers = [
-            subprocess.Popen(
-                [*command, str(i * threads), str(threads), str(milliseconds), str(cpu)],
-                pass_fds=(area.fd,),
-                cwd=ROOT,
-            )
-            for i in range(processes)
-        ]
-        try:
-            if not area.wait_ready(range(total), 60):
-                raise SystemExit(f"{name}: workers did not get ready")
-            assertions = count_assertions()
-            area.start()
-            status = [worker.wait(timeout=60) for worker in workers]
-        finally:
-            for worker in workers:
-                worker.kill()
-        if any(status):
-            raise SystemExit(f"{name}: a worker failed: {status}")
+        jobs = [Job(name, i * threads, threads, milliseconds, cpu) for i in range(processes)]
+        assertions = run_jobs(area, jobs)
         ops = {op.op: op for op in area.snapshot(range(total)).summaries()}
         rates = area.thread_rates(range(total))
-    cell: dict[str, Any] = {"rate": round(ops["EXPORT"].count / milliseconds * 1000)}
-    for op, summary in ops.items():
-        t = summary.latency
-        cell[op] = [round(ns / 1000, 1) for ns in (t.p50_ns, t.p99_ns, t.p999_ns, t.max_ns)]
-        cell["errors"] = cell.get("errors", 0) + sum(summary.errors.values())
     counts = sorted(rate.count for rate in rates)
-    cell["slowest thread / mean"] = round(counts[0] / (sum(counts) / len(counts)), 2)
-    cell["assertions"] = count_assertions() - assertions
-    return cell
+    return {
+        "rate": round(ops["EXPORT"].count / milliseconds * 1000),
+        **{op: _microseconds(summary) for op, summary in ops.items()},
+        "errors": sum(sum(op.errors.values()) for op in ops.values()),
+        "slowest thread / mean": round(counts[0] / (sum(counts) / len(counts)), 2),
+        "assertions": assertions,
+    }
+
+
+def _microseconds(summary: OpSummary) -> list[float]:
+    """p50, p99, p99.9, max."""
+    t = summary.latency
+    return [round(ns / 1000, 1) for ns in (t.p50_ns, t.p99_ns, t.p999_ns, t.max_ns)]
+
+
+def measure_blame(name: str, milliseconds: int) -> dict[str, Any]:
+    """A bystander's call alone and beside 8 exporting threads, and where those threads sleep."""
+    cells: dict[str, Any] = {}
+    sampler = Sampler()
+    for key, threads in (("alone", 0), ("beside 8 threads", 8)):
+        with Area.create(threads + 1) as area:
+            jobs = [Job(name, threads, 1, milliseconds, -1, 1)]
+            jobs += [Job(name, 0, threads, milliseconds)] if threads else []
+            run_jobs(area, jobs, sampler if threads else None)
+            (control,) = area.snapshot(range(threads, threads + 1)).summaries()
+        cells[key] = {
+            "rate": round(control.count / milliseconds * 1000),
+            "CONTROL": _microseconds(control),
+        }
+    profile = sampler.profile()
+    cells["blocked stacks"] = profile.summary
+    cells["places"] = {f"{p.function} < {p.caller}": p.count for p in profile.places}
+    return cells
 
 
 def count_assertions() -> int:
@@ -159,16 +207,15 @@ def measure_curve(name: str, milliseconds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--worker", nargs=6, metavar="ARG")
+    parser.add_argument("--worker", nargs=7, metavar="ARG")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--milliseconds", type=int, default=700)
     parser.add_argument("--exporters", default="rm,cuda")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.worker:
-        name, *numbers = options.worker
-        fd, first, threads, milliseconds, cpu = map(int, numbers)
-        run_worker(name, fd, first, threads, milliseconds, cpu)
+        fd, name, *numbers = options.worker
+        run_worker(int(fd), Job(name, *map(int, numbers)))
         return
     results: dict[str, Any] = {"size": SIZE, "cpus": os.cpu_count(), "kernel": os.uname().release}
     with tempfile.TemporaryDirectory() as directory:
@@ -180,11 +227,11 @@ def main() -> None:
                 "stack": {"bdf": part.bdf, "version": part.version, **part.details},
                 "pairs": measure_pairs(plain, name, options.rounds, options.milliseconds),
                 "curve": measure_curve(name, options.milliseconds),
+                "bystander": measure_blame(name, 2 * options.milliseconds),
             }
-    text = json.dumps(results, indent=1)
-    print(text)
+            print(name, json.dumps(results[name], indent=1), flush=True)
     if options.out:
-        options.out.write_text(text)
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
