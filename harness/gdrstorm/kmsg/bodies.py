@@ -15,9 +15,10 @@ from gdrstorm.kmsg.families.pcie import aer_severity
 from gdrstorm.kmsg.rules import Body, Line, parse_bdf
 from gdrstorm.model.event import EventClass, Severity
 
-
 _AER_HEADLINE = re.compile(r"error (?:message )?received")
-_AER_BIT = re.compile(r":\s+\[\s*(?P<bit>\d+)\] (?P<name>[A-Z][\w .-]*?)\s*(?P<first>\(First\))?\s*$")
+_AER_BIT = re.compile(
+    r":\s+\[\s*(?P<bit>\d+)\] (?P<name>[A-Z][\w .-]*?)\s*(?P<first>\(First\))?\s*$"
+)
 _AER_STATUS = re.compile(r"(?:error status/mask=|aer_status: 0x)(?P<status>[0-9a-f]+)")
 _AER_DETAIL = re.compile(
     r"PCIe Bus Error|TLP Header|Error of this Agent|AER:|aer_\w+[:=]|link has been reset|DPC:|EDR:|error status/mask"
@@ -120,7 +121,9 @@ def _dpc(draft: Draft, line: Line) -> Part:
 
 
 _RECORD = re.compile(r"(?:\{(?P<number>\d+)\})?\[Hardware Error\]:(?P<rest>.*)")
-_RECORD_SEVERITY = re.compile(r"(?:event severity|type): (?P<word>corrected|recoverable|fatal|info)")
+_RECORD_SEVERITY = re.compile(
+    r"(?:event severity|type): (?P<word>corrected|recoverable|fatal|info)"
+)
 _RECORD_DEVICE = re.compile(r"device_id: (?P<bdf>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _RECORD_SECTION = re.compile(r"section_type: (?P<section>.+)")
 _CPER_SEVERITY = {

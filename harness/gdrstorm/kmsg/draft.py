@@ -130,7 +130,9 @@ class Draft:
         )
 
 
-def open_draft(identity: str, rule: Rule, head: Head, record: Record, line: str, index: int) -> Draft:
+def open_draft(
+    identity: str, rule: Rule, head: Head, record: Record, line: str, index: int
+) -> Draft:
     """A draft from the headline that a row matched."""
     draft = Draft(
         id=identity,

@@ -260,7 +260,12 @@ class Classifier:
         if found is None:
             return False
         family = next(
-            ((cls, worst) for words, cls, worst in _SUPPRESSED_FAMILY if words.search(found["func"])), None
+            (
+                (cls, worst)
+                for words, cls, worst in _SUPPRESSED_FAMILY
+                if words.search(found["func"])
+            ),
+            None,
         )
         if family is None:
             return True
@@ -314,7 +319,13 @@ def _join(prelude: Draft, draft: Draft) -> None:
 
 
 def _lone_suppressed(
-    identity: str, cls: EventClass, severity: Severity, func: str, number: int, line: Line, index: int
+    identity: str,
+    cls: EventClass,
+    severity: Severity,
+    func: str,
+    number: int,
+    line: Line,
+    index: int,
 ) -> Draft:
     """What is left when the messages that a rate limit swallowed are all there was."""
     record = line.record

@@ -48,7 +48,9 @@ _CONSOLE_HOST = re.compile(r"[\w.-]+: (?=\[\s*\d+\.\d)")
 _INNER = re.compile(r"(?<=\S)(?=\[ *\d{1,7}\.\d{6}\](?:\[ *[TC]\d+\])?)")
 _REPEATED = re.compile(r"\s*message repeated (\d+) times: \[ ?(.*?)\]?$")
 _LAST_REPEATED = re.compile(r"\s*last message repeated (\d+) times?")
-_PSTORE = re.compile(r"(?:Panic|Oops|Emergency|Restart|Halt|Poweroff|Shutdown|Unknown)#\d+ Part ?\d+\s*$")
+_PSTORE = re.compile(
+    r"(?:Panic|Oops|Emergency|Restart|Halt|Poweroff|Shutdown|Unknown)#\d+ Part ?\d+\s*$"
+)
 _DMESG_JSON = re.compile(r'\s*"(pri|time|msg|caller|fac)": *(.*?),?\s*$')
 _DMESG_JSON_FRAME = re.compile(r'\s*(?:[{}\[\]]|"dmesg": ?\[|\},?\{|[\]}],?)\s*$')
 
@@ -89,7 +91,11 @@ def _take_date(parts: _Parts) -> _Parts | None:
     if found := _SYSLOG.match(text):
         # Syslog dates have no year; a leap year takes every date there is.
         time_ns = _civil_ns(
-            2000, _MONTHS.index(found[1]) + 1, int(found[2]), ":".join(found.group(3, 4, 5)), found[6]
+            2000,
+            _MONTHS.index(found[1]) + 1,
+            int(found[2]),
+            ":".join(found.group(3, 4, 5)),
+            found[6],
         )
     elif found := _ISO.match(text):
         year, month, day = (int(part) for part in found[1].split("-"))
@@ -123,7 +129,7 @@ def _take_bracket(parts: _Parts) -> _Parts | None:
     if caller := _CALLER.match(rest):
         parts = replace(parts, caller=caller[1])
         rest = rest[caller.end() :]
-    return replace(parts, text=rest[1:] if rest.startswith(" ") else rest)
+    return replace(parts, text=rest.removeprefix(" "))
 
 
 def _take_prefix(parts: _Parts) -> _Parts | None:
@@ -163,7 +169,9 @@ def _split_prefixes(line: str) -> _Parts:
 def _json_text(value: object) -> str:
     """journald gives a list of byte values when a message is not plain UTF-8."""
     if isinstance(value, list):
-        return bytes(item & 255 for item in value if isinstance(item, int)).decode("utf-8", "replace")
+        return bytes(item & 255 for item in value if isinstance(item, int)).decode(
+            "utf-8", "replace"
+        )
     return str(value)
 
 
@@ -241,7 +249,7 @@ def _feed_dmesg_json(found: re.Match[str], entry: dict[str, str], seq: int) -> R
     return Record(seq, text, time_ns, prio & 7 if known else -1, prio >> 3 if known else 0)
 
 
-def _special(line: str, seq: int, entry: dict[str, str]) -> Record | None | bool:
+def _special(line: str, seq: int, entry: dict[str, str]) -> Record | bool | None:
     """Formats with a frame of their own. False: an ordinary text line; None: nothing on this line."""
     if found := _KMSG.match(line):
         return _kmsg_record(found)

@@ -12,8 +12,12 @@ def suspicious(text: str) -> bool:
     return (
         # NVIDIA
         "NVRM" in text
-        or "nv" in text
-        and ("peermem" in text or "nv_mem" in text or "nv_peer_mem" in text or "nvidia-" in text)
+        or (
+            "nv" in text
+            and (
+                "peermem" in text or "nv_mem" in text or "nv_peer_mem" in text or "nvidia-" in text
+            )
+        )
         or "GSP" in text
         # PCI Express
         or "AER: " in text
@@ -37,11 +41,12 @@ def suspicious(text: str) -> bool:
         or "address=0x" in text
         or "fault from" in text
         # mlx5, RDMA, dma-buf
-        or ("mlx5" in text or "nfiniband" in text or ":(pid " in text)
-        and _mlx5_words(text)
+        or (("mlx5" in text or "nfiniband" in text or ":(pid " in text) and _mlx5_words(text))
         or "op_mod" in text
-        or ("rdma" in text or "ib_" in text or "uverbs" in text or "siw" in text or "irdma" in text)
-        and _failing_words(text)
+        or (
+            ("rdma" in text or "ib_" in text or "uverbs" in text or "siw" in text)
+            and _failing_words(text)
+        )
         or "ma_buf" in text
         or "ma-buf" in text
         or "ma buf" in text

@@ -1,95 +1,134 @@
-"""/dev/kmsg to records: non-blocking, by sequence, gaps reported, markers written and verified.
+"""/dev/kmsg to records: non-blocking, by sequence, holes reported, markers written and read back.
 
-Reading takes one record a read(2) and never blocks; EPIPE means that the kernel overwrote records that were not read
-yet (Documentation/ABI/testing/dev-kmsg), which becomes a Gap. Writing needs the rate limit lifted, or lines vanish.
+It only reads and writes the log; it never judges a line. Contract of the device: one record a read(), EAGAIN
+when there is none, EPIPE when records were overwritten before they were read (Documentation/ABI/testing/dev-kmsg).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
+from gdrstorm.errors import errno_name
 from gdrstorm.kmsg.record import Gap, Record, parse_kmsg_record
 
-_RECORD_BYTES = 16384  # a record with its fields is at most 8 KiB, longer ones fail with EINVAL
-_SETTING = "/proc/sys/kernel/printk_devkmsg"
+# include/linux/printk.h PRINTK_MESSAGE_MAX and fields: no record is larger.
+_RECORD_BYTES = 8192
+_MARKER_BYTES = 900
+_VERIFY_RECORDS = 100_000
+# syslog priority of a marker: facility user (1), level info (6)
+_MARKER_PRIO = 1 << 3 | 6
+
+ReadCall = Callable[[int, int], bytes]
+
+
+def after_marker(records: Iterable[Record], marker: str) -> Iterator[Record]:
+    """Only what came after the first record that has the marker's text."""
+    found = False
+    for record in records:
+        if found:
+            yield record
+        elif marker in record.text:
+            found = True
 
 
 class KmsgReader:
     """Owns one open descriptor of the log. Not thread-safe: one reader a thread.
 
-    Starts at the end of the log, or with `from_start` at its oldest record. OSError when it cannot be opened.
+    Starts at the end of the log, or at its oldest record (`from_start`), or after a marker still in it
+    (`since`; marker_found says whether it was met so far). OSError when it cannot be opened.
     """
 
-    def __init__(self, path: Path | str = "/dev/kmsg", *, from_start: bool = False) -> None:
-        self._path = str(path)
+    def __init__(
+        self,
+        path: Path | str = "/dev/kmsg",
+        *,
+        from_start: bool = False,
+        since: str | None = None,
+        read: ReadCall = os.read,
+    ) -> None:
+        self._path = Path(path)
+        self._read = read
+        self._since = since
+        self._expected: int | None = None
+        self._overrun = False
         self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._ahead: deque[Record | Gap] = deque()
-        self._next_seq: int | None = None
-        if not from_start:
-            os.lseek(self._fd, 0, os.SEEK_END)
+        try:
+            os.lseek(self._fd, 0, os.SEEK_SET if from_start or since else os.SEEK_END)
+        except OSError as error:
+            if error.errno != errno.ESPIPE:
+                self.close()
+                raise
+
+    @property
+    def marker_found(self) -> bool:
+        """False as long as a marker to start at was not met."""
+        return self._since is None
 
     def fileno(self) -> int:
         """Descriptor to select on."""
         return self._fd
 
     def read_records(self, limit: int = 4096) -> list[Record | Gap]:
-        """What has come since the last call, at most `limit`; empty when there is nothing."""
+        """What has come since the last call, at most `limit` records; empty when there is nothing."""
         found: list[Record | Gap] = []
-        while self._ahead and len(found) < limit:
-            found.append(self._ahead.popleft())
-        while len(found) < limit:
-            more = self._read_one()
-            if not more:
+        for _ in range(limit):
+            try:
+                data = self._read(self._fd, _RECORD_BYTES)
+            except BlockingIOError:
                 break
-            found += more
+            except BrokenPipeError:
+                self._overrun = True
+                continue
+            if not data:
+                break
+            found += self._take(data)
         return found
 
-    def _read_one(self) -> list[Record | Gap]:
-        """The next record, with a Gap before it when records were lost; empty when there is none."""
-        lost = False
-        while True:
-            try:
-                data = os.read(self._fd, _RECORD_BYTES)
-            except BlockingIOError:
-                return []
-            except OSError as error:
-                if error.errno == errno.EPIPE:
-                    lost = True
-                    continue
-                raise
-            if not data:
-                return []
+    def _take(self, data: bytes) -> list[Record | Gap]:
+        try:
             record = parse_kmsg_record(data)
-            expected, self._next_seq = self._next_seq, record.seq + 1
-            if expected is not None and record.seq > expected:
-                return [Gap(expected, record.seq - expected), record]
-            if lost and expected is None:
-                return [Gap(0, record.seq), record]
-            return [record]
+        except ValueError:
+            # Not a record at all: keep the text, a half understood line is better than none.
+            record = Record(self._expected or 0, data.decode("utf-8", "replace").rstrip("\n"))
+        expected, self._expected = self._expected, record.seq + 1
+        taken: list[Record | Gap] = []
+        if expected is not None and record.seq > expected:
+            taken.append(Gap(expected, record.seq - expected))
+        elif self._overrun and expected is None:
+            taken.append(Gap(0, record.seq))
+        self._overrun = False
+        if self._since is None:
+            taken.append(record)
+        elif self._since in record.text:
+            self._since = None
+        return taken
 
     def write_marker(self, text: str) -> int | None:
         """Write `text` to the log and find it again: its sequence number, or None when it was not read back.
 
-        Records that are read on the way are kept for read_records. OSError when the log cannot be written.
+        The kernel drops a writer's lines silently above its rate limit (see devkmsg_unlimited). OSError when the
+        log cannot be written; ValueError when the text is no marker.
         """
-        fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        line = " ".join(text.split())
+        if not line or len(line.encode()) > _MARKER_BYTES:
+            raise ValueError(f"a marker is one line of 1 to {_MARKER_BYTES} bytes: {text[:40]!r}")
+        watch = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            os.write(fd, f"<6>{text}\n".encode())
+            os.lseek(watch, 0, os.SEEK_END)
+            out = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(out, f"<{_MARKER_PRIO}>{line}\n".encode())
+            finally:
+                os.close(out)
+            return _find_marker(watch, line)
         finally:
-            os.close(fd)
-        seq = None
-        while more := self._read_one():
-            self._ahead += more
-            last = more[-1]
-            if isinstance(last, Record) and last.text == text:
-                seq = last.seq
-        return seq
+            os.close(watch)
 
     def close(self) -> None:
         """Close the descriptor; twice is legal."""
@@ -97,7 +136,7 @@ class KmsgReader:
             os.close(self._fd)
             self._fd = -1
 
-    def __enter__(self) -> KmsgReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -109,21 +148,46 @@ class KmsgReader:
         self.close()
 
 
+def _find_marker(watch: int, line: str) -> int | None:
+    for _ in range(_VERIFY_RECORDS):
+        try:
+            data = os.read(watch, _RECORD_BYTES)
+        except BlockingIOError:
+            return None
+        except BrokenPipeError:
+            continue
+        if not data:
+            return None
+        try:
+            record = parse_kmsg_record(data)
+        except ValueError:
+            continue
+        if record.text == line:
+            return record.seq
+    return None
+
+
 @contextmanager
-def devkmsg_unlimited(path: Path | str = _SETTING) -> Iterator[str | None]:
-    """Lift the rate limit on /dev/kmsg writers; restore it on every way out. Yields a reason when it could not."""
+def devkmsg_unlimited(
+    path: Path | str = "/proc/sys/kernel/printk_devkmsg",
+) -> Iterator[str | None]:
+    """Lift the rate limit on /dev/kmsg writers; put it back on every way out.
+
+    Yields None when markers are safe, else the reason why they may be dropped (nothing was changed then).
+    """
     setting = Path(path)
     try:
         before = setting.read_text().strip()
-        if before == "on":
-            yield None
-            return
-        setting.write_text("on\n")
+        if before != "on":
+            setting.write_text("on\n")
     except OSError as error:
-        yield f"{setting}: {error.strerror}"
+        yield (
+            f"cannot set {setting} to on: {errno_name(error.errno or 0)}: "
+            "markers may be dropped (boot with printk.devkmsg=on)"
+        )
         return
     try:
         yield None
     finally:
-        with suppress(OSError):
+        if before != "on":
             setting.write_text(before + "\n")

@@ -79,7 +79,6 @@ class Line:
             self._looked = True
         return self._bdf
 
-
     @property
     def failing(self) -> bool:
         """Is there a word of failure in the line?"""

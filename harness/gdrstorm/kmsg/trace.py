@@ -4,6 +4,8 @@ Formats: arch/x86/kernel/dumpstack.c, arch/arm64/kernel/{traps,process}.c, lib/d
 kernel/locking/lockdep.c, kernel/rcu/tree_stall.h, kernel/hung_task.c, mm/oom_kill.c, mm/debug.c.
 """
 
+# ruff: noqa: E501  (word lists read better in blocks than one a line)
+
 from __future__ import annotations
 
 import re
@@ -52,7 +54,9 @@ _TAIL = re.compile(
     rf"\s*(?:Kernel panic - not syncing|---\[ end|Kernel Offset|Rebooting in|note: |Fixing recursive|"
     rf"Disabling lock debugging|Dumping ftrace|{_REGISTERS} ?[:=])"
 )
-_OWN_HEADLINE = re.compile(r"BUG: (?!KASAN: maybe)|INFO: task |INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: ")
+_OWN_HEADLINE = re.compile(
+    r"BUG: (?!KASAN: maybe)|INFO: task |INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: "
+)
 # Frames that wait, lock, warn or switch: the caller is the one to blame.
 _PLUMBING = re.compile(
     r"(?:__)?(?:schedule|io_schedule|context_switch|switch_to|cond_resched|preempt_schedule|wait_for_|wait_on_|wait_woken|"
@@ -121,7 +125,11 @@ def absorb(draft: Draft, line: Line) -> bool | None:
         return None
     if not is_trace(text):
         return None
-    if "Oops" in text and "[#" in text and draft.cls not in {EventClass.KERNEL_BUG, EventClass.KASAN}:
+    if (
+        "Oops" in text
+        and "[#" in text
+        and draft.cls not in {EventClass.KERNEL_BUG, EventClass.KASAN}
+    ):
         return None
     if (found := _RIP.match(text)) and not draft.ended:
         draft.details.setdefault("rip", normalise_title(found["func"]))
@@ -136,9 +144,8 @@ def absorb(draft: Draft, line: Line) -> bool | None:
     if _END.match(text):
         draft.incomplete = draft.awaits
         return True
-    if draft.framed and text.startswith("=====") and draft.cls in {EventClass.KASAN, EventClass.KFENCE}:
-        return True
-    return False
+    closing = draft.cls in {EventClass.KASAN, EventClass.KFENCE} and text.startswith("=====")
+    return draft.framed and closing
 
 
 _WANTS_FRAMES = frozenset(

@@ -83,6 +83,7 @@ class Source(enum.StrEnum):
     SYSFS = "sysfs"
     PSTORE = "pstore"
     BASELINE = "baseline"
+    NVML = "nvml"
 
 
 class Relation(enum.StrEnum):

@@ -4,6 +4,9 @@ Sources: drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/ar
 drivers/iommu/virtio-iommu.c. Codes are as printed: `06` and `0x06` are what the kernel of the day wrote.
 """
 
+# Patterns and the real lines above them stay in one piece, so that they can be searched for.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import re

@@ -5,6 +5,9 @@ kernel/locking/lockdep.c, kernel/hung_task.c, kernel/watchdog.c, kernel/rcu/tree
 mm/page_alloc.c, lib/refcount.c, lib/list_debug.c, kernel/module, kernel/dma/debug.c.
 """
 
+# Patterns and the real lines above them stay in one piece, so that they can be searched for.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import re

@@ -4,6 +4,9 @@ kernel_gsp.c, nv-dmabuf.c, nvidia-peermem.c) and public logs of closed drivers b
 Rows marked RECONSTRUCTED come from the format string, the others from real logs.
 """
 
+# Patterns and the real lines above them stay in one piece, so that they can be searched for.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import re
@@ -114,13 +117,13 @@ def _xid(head: Head, found: re.Match[str], line: Line) -> Head:
     for name, pattern in (("pid", _PID), ("process", _NAME)):
         if value := pattern.search(rest):
             head.details[name] = value[1].strip()
-    name = _XID_NAMES.get(number)
+    meaning = _XID_NAMES.get(number)
     if mmu := _MMU.search(rest):
-        name = f"{name or 'MMU fault'}: {mmu[1]} {mmu[2]}"
-    if name is None:
-        words = re.sub(r"^(?:pid=[^,]*, *)?(?:name=[^,]*, *)?", "", rest)
-        name = normalise_title(words) or "unknown"
-    head.title = f"Xid {number} {name}"
+        meaning = f"{meaning or 'MMU fault'}: {mmu[1]} {mmu[2]}"
+    if meaning is None:
+        words = re.sub(r"^ *(?:pid=[^,]*, *)?(?:name=[^,]*, *)?", "", rest)
+        meaning = normalise_title(words) or "unknown"
+    head.title = f"Xid {number} {meaning}"
     head.body = Body.GSP if number in _XID_GSP else Body.NONE
     return head
 
@@ -151,7 +154,9 @@ _NVRM_OK = re.compile(
     r"Rate limiting"
 )
 _NVRM_STATUS = re.compile(r"\b(NV_ERR_\w+)")
-_NVRM_FUNC = re.compile(r"NVRM: (?:GPU\d+ |GPU \S+: )?(\[?[A-Za-z_]\w+-?\w*\]?)(?:\(\))?(?::| failed)")
+_NVRM_FUNC = re.compile(
+    r"NVRM: (?:GPU\d+ |GPU \S+: )?(\[?[A-Za-z_]\w+-?\w*\]?)(?:\(\))?(?::| failed)"
+)
 _NVRM_GPU = re.compile(r"GPU ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): ")
 
 

@@ -5,6 +5,9 @@ drivers/edac, arch/x86/kernel/cpu/mce. AER's words changed in 4.20 (source inste
 and 6.16 (one-line DPC). Rows marked RECONSTRUCTED come from the format string.
 """
 
+# Patterns and the real lines above them stay in one piece, so that they can be searched for.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import re

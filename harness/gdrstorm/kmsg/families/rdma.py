@@ -5,6 +5,9 @@ Sources: drivers/net/ethernet/mellanox/mlx5/core/{cmd,health,main,pagealloc}.c, 
 errors and dynamic debug alike: the words decide, and debug records never count.
 """
 
+# Patterns and the real lines above them stay in one piece, so that they can be searched for.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import re
@@ -13,7 +16,9 @@ from gdrstorm.kmsg.rules import Body, Head, Line, Rule, rule
 from gdrstorm.kmsg.titles import normalise_title
 from gdrstorm.model.event import EventClass, Severity
 
-_IBDEV = re.compile(r"(?:infiniband |^\s*)((?:mlx5|mlx4|bnxt_re|irdma|rxe|siw|efa|hfi1|ionic|mana)_?\w*)[: ]")
+_IBDEV = re.compile(
+    r"(?:infiniband |^\s*)((?:mlx5|mlx4|bnxt_re|irdma|rxe|siw|efa|hfi1|ionic|mana)_?\w*)[: ]"
+)
 _ERRNO = re.compile(r"(?<![\w-])(-\d{1,3})\b(?!\.)")
 _PLACE = re.compile(r"\b([a-z_]\w+):\d+:\(pid \d+\)")
 _HARMLESS = re.compile(
@@ -26,7 +31,11 @@ def ibdev_of(text: str) -> str | None:
     """`mlx5_0` of `infiniband mlx5_0: ...`; which bdf it is, the inventory knows."""
     found = _IBDEV.search(text)
     name = found[1] if found else None
-    return None if name in {"mlx5_core", "mlx5_ib", "mlx4_core", "mlx4_ib", "bnxt_re", "irdma"} else name
+    return (
+        None
+        if name in {"mlx5_core", "mlx5_ib", "mlx4_core", "mlx4_ib", "bnxt_re", "irdma"}
+        else name
+    )
 
 
 def _with_ibdev(head: Head, found: re.Match[str], line: Line) -> Head:
