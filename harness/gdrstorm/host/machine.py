@@ -24,6 +24,8 @@ from gdrstorm.model.inventory import (
 )
 
 BED_MARK = "gdrstorm.bed=1"
+# The bed's other settings mark its guest as well.
+_BED_WORDS = "gdrstorm."
 
 _CONTAINER_WORDS = ("kubepods", "docker", "libpod", "containerd", "lxc", "garden")
 _SEEN_HYPERVISORS = (
@@ -87,8 +89,9 @@ def decide_platform(
 
     `has_real_pci`: a GPU or NIC function is here that this machine's hypervisor does not make up.
     """
-    if BED_MARK in (cmdline.value or "").split():
-        return Platform.EMULATED, f"kernel command line has {BED_MARK}"
+    mark = next((w for w in (cmdline.value or "").split() if w.startswith(_BED_WORDS)), "")
+    if mark:
+        return Platform.EMULATED, f"kernel command line has {mark}"
     if "tcg" in (cpu_model.value or "").lower():
         return Platform.EMULATED, f"CPU is software: {cpu_model.value}"
     if hypervisor.value == "none":

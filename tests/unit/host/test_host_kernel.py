@@ -144,7 +144,8 @@ def test_hypervisor_is_unknown_where_no_cpu_flag_tells() -> None:
     [
         (known("quiet"), known("none"), known("EPYC"), False, Platform.HARDWARE),
         (known("quiet gdrstorm.bed=1"), known("none"), known("EPYC"), True, Platform.EMULATED),
-        (known("quiet gdrstorm.bed=10"), known("none"), known("EPYC"), True, Platform.HARDWARE),
+        (known("gdrstorm.load=mlx5_ib"), known("none"), known("EPYC"), True, Platform.EMULATED),
+        (known("quiet notgdrstorm.bed=1"), known("none"), known("EPYC"), True, Platform.HARDWARE),
         (
             known("quiet"),
             known("QEMU"),
