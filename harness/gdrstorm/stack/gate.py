@@ -15,13 +15,14 @@ from contextlib import ExitStack, closing, suppress
 
 import msgspec
 
-from gdrstorm.errors import CallError, UsageError, errno_name
+from gdrstorm.errors import CallError, UnavailableError, UsageError, errno_name
 from gdrstorm.model.gate import GateResult
 from gdrstorm.stack.exporter import DmaBuf, Exporter, Memory
 from gdrstorm.stack.importer import ACCESS_DEFAULT, Importer, Registration
 from gdrstorm.stack.importer.libibverbs import Hca
 from gdrstorm.stack.importer.uverbs import UverbsImporter, UverbsMr
 from gdrstorm.stack.importer.verbs import VerbsImporter
+from gdrstorm.stack.verify import RdmaImporter
 from gdrstorm.uapi.rdma_ioctl import Access
 
 OK = "ok"
@@ -93,6 +94,7 @@ def run_gate(
 
     Raises:
         UsageError: no such table.
+        UnavailableError: the importer takes no dma-bufs.
         CallError: memory for a case could not be had.
     """
     if table not in TABLES:
@@ -111,12 +113,16 @@ def table_names() -> tuple[str, ...]:
 
 def _ways(importer: Importer) -> Iterator[tuple[str, Importer]]:
     """The paths that lead to this importer's driver; all share its device and PD."""
-    hca = getattr(importer, "hca", None)
-    if not isinstance(hca, Hca):
+    if not isinstance(importer, RdmaImporter):
         yield importer.name, importer
         return
-    yield LIBIBVERBS, VerbsImporter(hca)
-    yield IOCTL, UverbsImporter(hca)
+    if not importer.imports_dmabuf:
+        raise UnavailableError(
+            f"importer {importer.name} takes no dma-bufs, so it has none to refuse",
+            "give --importer verbs",
+        )
+    yield LIBIBVERBS, VerbsImporter(importer.hca)
+    yield IOCTL, UverbsImporter(importer.hca)
 
 
 def _run_case(

@@ -19,13 +19,17 @@ _PCI = SYSFS / "bus/pci/devices"
 _INFINIBAND = SYSFS / "class/infiniband"
 # Subsystem vendor of everything that QEMU makes up (Red Hat; docs/specs/pci-ids in QEMU).
 _QEMU_SUBSYSTEM = 0x1AF4
+# Board id (PSID) of the bed's ConnectX model begins so.
+_MODEL_BOARD = "GDRSTORM"
+_CMDLINE = Path("/proc/cmdline")
+_BED_WORDS = BED_MARK.partition(".")[0] + "."  # gdrstorm.bed=1, and the bed's other settings
 # rxe and siw have no parent device; their drivers are known by how their default names begin.
 _SOFTWARE = (("rxe", "rdma_rxe"), ("siw", "siw"))
 
 
 def in_bed() -> bool:
-    """Whether this is the guest of the VM bed."""
-    return BED_MARK in read_text(Path("/proc/cmdline")).get("").split()
+    """Whether this is the guest of the VM bed: its command line has words of ours."""
+    return any(word.startswith(_BED_WORDS) for word in read_text(_CMDLINE).get("").split())
 
 
 def is_emulated_pci(bdf: str) -> bool:
@@ -60,7 +64,9 @@ def describe_hca(importer: str, name: str) -> StackPart:
         bdf=hca.bdf,
         driver=driver,
         version=read_module_version(driver) if driver else "",
-        emulated=not hca.bdf or is_emulated_pci(hca.bdf),
+        emulated=not hca.bdf
+        or is_emulated_pci(hca.bdf)
+        or hca.board_id.get("").startswith(_MODEL_BOARD),
         details={key: value for key, value in details.items() if value},
     )
 

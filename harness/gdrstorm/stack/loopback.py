@@ -6,6 +6,8 @@ The GID is the first RoCE v2 one of port 1, else any; without GIDs (InfiniBand) 
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import time
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,10 @@ _HINTS = {
     11: "remote operation failed: the NIC cannot read or write the memory",
     12: "retries exceeded: the peer is gone, or the NIC cannot reach the memory",
 }
+
+
+#: Bytes on both sides of what a READ brings, in local memory.
+GUARD = b"\xa5" * 64
 
 
 class TransferError(GdrstormError):
@@ -51,11 +57,11 @@ class Loopback:
         except ImportError as error:
             raise UnavailableError(f"no pyverbs: {error}", "install python3-pyverbs") from error
         objects: list[Any] = []
-        with _errors(f"cannot open RDMA device: {name}"):
+        with _Errors(f"cannot open RDMA device: {name}"):
             objects.append(Context(name=name))
             objects.append(PD(objects[0]))
             objects.append(CQ(objects[0], 16))
-            objects.append(MR(objects[1], size_bytes, _ACCESS))
+            objects.append(MR(objects[1], size_bytes + 2 * len(GUARD), _ACCESS))
         loopback = cls(name, objects, enums)
         try:
             loopback._connect()
@@ -68,10 +74,22 @@ class Loopback:
         """Register a range of a dma-buf in this PD, iova = offset; returns the rkey."""
         from pyverbs.mr import DmaBufMR
 
-        with _errors(f"cannot register MR: {self._name} fd={fd} offset={offset_bytes}"):
+        with _Errors(f"cannot register MR: {self._name} fd={fd} offset={offset_bytes}"):
             mr = DmaBufMR(self._pd, length_bytes, _ACCESS, dmabuf=fd, offset=offset_bytes)
         self._objects.append(mr)
         return int(mr.rkey)
+
+    def register_memory(
+        self, memory: mmap.mmap, offset_bytes: int, length_bytes: int
+    ) -> tuple[int, int]:
+        """Register a range of ordinary memory; returns the address of `memory` and the rkey."""
+        from pyverbs.mr import MR
+
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        with _Errors(f"cannot register memory: {self._name} length={length_bytes}"):
+            mr = MR(self._pd, length_bytes, _ACCESS, address=base + offset_bytes)
+        self._objects.append(mr)
+        return base, int(mr.rkey)
 
     def write(self, data: bytes, remote: int, rkey: int) -> None:
         """RDMA WRITE `data` to iova `remote`. Raises TransferError."""
@@ -79,19 +97,20 @@ class Loopback:
         self._transfer(self._e.IBV_WR_RDMA_WRITE, len(data), remote, rkey)
 
     def read(self, length_bytes: int, remote: int, rkey: int) -> bytes:
-        """RDMA READ from iova `remote`. Raises TransferError."""
-        self._local.write(b"\0" * length_bytes, length_bytes)
-        self._transfer(self._e.IBV_WR_RDMA_READ, length_bytes, remote, rkey)
-        return bytes(self._local.read(length_bytes, 0))
+        """RDMA READ from iova `remote`; what came with the guards around it. Raises TransferError."""
+        guarded = length_bytes + 2 * len(GUARD)
+        self._local.write(GUARD[:1] * guarded, guarded)
+        self._transfer(self._e.IBV_WR_RDMA_READ, length_bytes, remote, rkey, len(GUARD))
+        return bytes(self._local.read(guarded, 0))
 
-    def _transfer(self, opcode: int, length: int, remote: int, rkey: int) -> None:
+    def _transfer(self, opcode: int, length: int, remote: int, rkey: int, at: int = 0) -> None:
         from pyverbs.wr import SGE, SendWR
 
         request = SendWR(
-            opcode=opcode, num_sge=1, sg=[SGE(self._local.buf, length, self._local.lkey)]
+            opcode=opcode, num_sge=1, sg=[SGE(self._local.buf + at, length, self._local.lkey)]
         )
         request.set_wr_rdma(rkey, remote)
-        with _errors(f"cannot post: {self._name} opcode={opcode}"):
+        with _Errors(f"cannot post: {self._name} opcode={opcode}"):
             self._qp.post_send(request)
         deadline = time.monotonic() + _POLL_S
         while time.monotonic() < deadline:
@@ -111,7 +130,7 @@ class Loopback:
     def _connect(self) -> None:
         from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
-        with _errors(f"cannot connect QPs: {self._name}"):
+        with _Errors(f"cannot connect QPs: {self._name}"):
             init = QPInitAttr(
                 qp_type=self._e.IBV_QPT_RC,
                 scq=self._cq,
@@ -166,12 +185,12 @@ class Loopback:
     def close(self) -> None:
         """Close everything, youngest first; twice is legal. Raises CallError."""
         objects, self._objects = self._objects, []
-        with _errors(f"cannot close loopback: {self._name}"):
+        with _Errors(f"cannot close loopback: {self._name}"):
             for item in reversed(objects):
                 item.close()
 
 
-class _errors:
+class _Errors:
     """pyverbs exceptions of a block become CallError."""
 
     def __init__(self, act: str) -> None:

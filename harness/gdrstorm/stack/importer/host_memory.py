@@ -48,6 +48,7 @@ class HostMemoryImporter:
     """One device context with one PD."""
 
     name = "host-memory"
+    imports_dmabuf = False
 
     def __init__(self, hca: Hca) -> None:
         self.hca = hca

@@ -54,6 +54,7 @@ class UverbsImporter:
     """One device context with one PD, spoken to by ioctl."""
 
     name = "uverbs"
+    imports_dmabuf = True
 
     def __init__(self, hca: Hca) -> None:
         self.hca = hca

@@ -22,6 +22,7 @@ class VerbsImporter:
     """One device context with one PD."""
 
     name = "verbs"
+    imports_dmabuf = True
 
     def __init__(self, hca: Hca) -> None:
         self.hca = hca
