@@ -28,7 +28,7 @@ from gdrstorm.model.op import Op, Order, Share
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPS = ROOT / "build" / "native"
-WARM_UP_S = 0.05
+WARM_UP_S = 0.2
 FAKE = (ExporterBinding("fake"), ImporterBinding("fake"))
 FULL = (Op.ALLOC, Op.EXPORT, Op.REG, Op.DEREG, Op.CLOSE, Op.FREE)
 MIB = 1 << 20
