@@ -1,7 +1,7 @@
 """The tables of bad input: single calls that must be refused, each with the errno to get.
 
 A case says what is bad, which ways it can take (`libibverbs`, or `ioctl` where the library would
-stop it or answer itself) and the answer each way must get. `run_gate` makes the calls and records
+stop it or answer itself) and the answer each way must get. `run_cases` makes the calls and records
 what came; it judges nothing else. Errnos are those that Linux 7.3.4 gave (mlx5_ib, rdma_rxe).
 """
 
@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, suppress
 
 import msgspec
 
-from gdrstorm.errors import CallError, UnavailableError, UsageError, errno_name
+from gdrstorm.errors import CallError, UnavailableError, errno_name
 from gdrstorm.model.gate import GateResult
 from gdrstorm.stack.exporter import DmaBuf, Exporter, Memory
 from gdrstorm.stack.importer import ACCESS_DEFAULT, Importer, Registration
@@ -84,31 +84,30 @@ def _close_quietly(registration: Registration) -> None:
         registration.close()
 
 
-def run_gate(
-    table: str,
-    exporter: Exporter,
-    importer: Importer,
-    on_case: Callable[[str, str], None] = lambda case, path: None,
+def run_bad_input(exporter: Exporter, importer: Importer) -> tuple[GateResult, ...]:
+    """Every kind of bad input, and the orders of ending that must be fine. Raises UnavailableError, CallError."""
+    return run_cases("bad-input", tuple(_bad_input()), exporter, importer)
+
+
+def run_no_dmabuf(exporter: Exporter, importer: Importer) -> tuple[GateResult, ...]:
+    """A driver without dma-buf MRs refuses them all. Raises UnavailableError, CallError."""
+    return run_cases("no-dmabuf", tuple(_no_dmabuf()), exporter, importer)
+
+
+def run_cases(
+    table: str, cases: tuple[Case, ...], exporter: Exporter, importer: Importer
 ) -> tuple[GateResult, ...]:
-    """Run every case of a table on every path it has. `on_case` is called before each call.
+    """Every case on every path that leads to the importer's driver.
 
     Raises:
-        UsageError: no such table.
         UnavailableError: the importer takes no dma-bufs.
         CallError: memory for a case could not be had.
     """
-    if table not in TABLES:
-        raise UsageError(f"no such gate table: {table!r}", f"there are: {', '.join(TABLES)}")
-    results = []
-    for path, way in _ways(importer):
-        for case in TABLES[table]():
-            on_case(case.name, path)
-            results.append(_run_case(table, case, path, exporter, way))
-    return tuple(results)
-
-
-def table_names() -> tuple[str, ...]:
-    return tuple(TABLES)
+    return tuple(
+        _run_case(table, case, path, exporter, way)
+        for path, way in _ways(importer)
+        for case in cases
+    )
 
 
 def _ways(importer: Importer) -> Iterator[tuple[str, Importer]]:
@@ -315,9 +314,3 @@ def _no_dmabuf() -> Iterator[Case]:
 
 def _address_of(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
-
-
-TABLES: Mapping[str, Callable[[], Iterator[Case]]] = {
-    "bad-input": _bad_input,
-    "no-dmabuf": _no_dmabuf,
-}

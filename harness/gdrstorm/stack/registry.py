@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 
 from gdrstorm.errors import UnavailableError, UsageError
-from gdrstorm.model.gate import GateResult
 from gdrstorm.model.stack import Support
 from gdrstorm.stack.exporter import Exporter
 from gdrstorm.stack.importer import Importer
-
-if TYPE_CHECKING:
-    from gdrstorm.stack.verify import DataCheck
 
 _EXPORTERS: Mapping[str, str] = {
     "cuda": "gdrstorm.stack.exporter.cuda:CudaExporter",
@@ -95,20 +91,6 @@ def probe_importer(name: str, device: str | None = None) -> Support:
         return importer_class(name).probe(device)
     except UnavailableError as error:
         return Support(False, error.message)
-
-
-def run_gate(table: str, exporter: Exporter, importer: Importer) -> tuple[GateResult, ...]:
-    """Run a table of bad input (gate.py). Raises UsageError for an unknown table, CallError."""
-    from gdrstorm.stack import gate
-
-    return gate.run_gate(table, exporter, importer)
-
-
-def verify_data(exporter: Exporter, importer: Importer) -> DataCheck:
-    """Move bytes through a dma-buf and compare (verify.py). Raises UnavailableError, CallError."""
-    from gdrstorm.stack import verify
-
-    return verify.verify_data(exporter, importer)
 
 
 def probe_all() -> tuple[BackEnd, ...]:

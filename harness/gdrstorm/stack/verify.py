@@ -20,6 +20,7 @@ from gdrstorm.stack.exporter import Exporter
 from gdrstorm.stack.importer import Importer
 from gdrstorm.stack.importer.libibverbs import Hca
 from gdrstorm.stack.loopback import GUARD, Loopback, TransferError
+from gdrstorm.stack.tables import DataCheck
 from gdrstorm.uapi import dma_buf
 
 _BUFFER_BYTES = 1 << 20
@@ -29,14 +30,6 @@ _INSIDE_BYTES = 64  # of the moved bytes in the registered range, and of the gua
 _MOVED_BYTES = _LENGTH_BYTES - 2 * _INSIDE_BYTES
 _START = _OFFSET_BYTES + _INSIDE_BYTES
 _SEED = 0x6764
-
-
-class DataCheck(msgspec.Struct, frozen=True):
-    """One data check; `detail` says what was moved, or where the first wrong byte is."""
-
-    name: str
-    passed: bool
-    detail: str
 
 
 @runtime_checkable
