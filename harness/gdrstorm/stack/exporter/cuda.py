@@ -125,7 +125,7 @@ class CudaExporter:
             details[name] = str(driver.attribute(self._gpu, name))
         return StackPart(
             name=self.name,
-            device=str(self._gpu),
+            device=str(int(self._gpu)),
             bdf=self.bdf,
             driver="libcuda",
             version=f"{version // 1000}.{version % 1000 // 10}",
