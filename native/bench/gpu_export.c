@@ -5,7 +5,8 @@
  *
  *     gpu_export rm|cuda THREADS MILLISECONDS SIZE CPU
  *
- * Prints the number of export and close pairs per second. CPU -1: not pinned.
+ * Prints the number of export and close pairs per second. CPU -1: not pinned;
+ * -2: thread i on CPU i; else all on that one.
  * Drivers from 570 only (one layout). Everything dies with the process.
  */
 #define _GNU_SOURCE
@@ -53,6 +54,7 @@ _Static_assert(sizeof(struct rm_export) == 2608, "export");
 _Static_assert(sizeof(struct vidmem) == 128, "vidmem");
 
 static _Atomic int ready, go, stop;
+static uint64_t counts[MAX_THREADS];
 static int ctl, dev, pinned_cpu = -1;
 static uint32_t client, device;
 static uint64_t size;
@@ -179,15 +181,17 @@ static uint64_t run_cuda(void)
 
 static void *run(void *out)
 {
-	if (pinned_cpu >= 0) {
+	long index = (uint64_t *)out - counts;
+
+	if (pinned_cpu != -1) {
 		cpu_set_t set;
 
 		CPU_ZERO(&set);
-		CPU_SET((size_t)pinned_cpu, &set);
+		CPU_SET((size_t)(pinned_cpu < 0 ? index : pinned_cpu), &set);
 		if (sched_setaffinity(0, sizeof(set), &set))
-			die("pin", pinned_cpu);
+			die("pin", index);
 	}
-	*(uint64_t *)out = is_cuda ? run_cuda() : run_rm();
+	counts[index] = is_cuda ? run_cuda() : run_rm();
 	return NULL;
 }
 
@@ -202,7 +206,6 @@ static double now(void)
 int main(int argc, char **argv)
 {
 	static pthread_t threads[MAX_THREADS];
-	static uint64_t counts[MAX_THREADS];
 	struct timespec pause = { 0 };
 	uint64_t total = 0;
 	double begin, end;

@@ -47,7 +47,10 @@ def program(milliseconds: int, cycle: tuple[Op, ...]) -> StormProgram:
 
 
 class Job(NamedTuple):
-    """One worker process: an exporter, its thread slots, and the CPU of all (-1: free)."""
+    """One worker process: an exporter, its thread slots, and the CPU of all.
+
+    `cpu` -1: not pinned, -2: thread i on CPU i.
+    """
 
     name: str
     first: int
@@ -72,7 +75,7 @@ def run_worker(fd: int, job: Job) -> None:
             program=program(job.milliseconds, BYSTANDER if job.is_bystander else STORM),
             exporter=exporter.binding(),
             importer=importer.binding(),
-            cpus=(job.cpu,) if job.cpu >= 0 else (),
+            cpus={-1: (), -2: tuple(range(job.threads))}.get(job.cpu, (job.cpu,)),
         )
 
 
@@ -186,9 +189,9 @@ def measure_pairs(plain: str, name: str, rounds: int, milliseconds: int) -> dict
         for turn in range(rounds):
             for which in ("engine", "plain") if turn % 2 else ("plain", "engine"):
                 if which == "plain":
-                    c.append(round(run_plain(plain, name, threads, milliseconds, -1)))
+                    c.append(round(run_plain(plain, name, threads, milliseconds, -2)))
                 else:
-                    engine.append(run_engine(name, 1, threads, milliseconds, -1)["rate"])
+                    engine.append(run_engine(name, 1, threads, milliseconds, -2)["rate"])
         ratio = statistics.median(engine) / statistics.median(c)
         pairs[str(threads)] = {"engine": engine, "plain": c, "ratio": round(ratio, 3)}
     return pairs
