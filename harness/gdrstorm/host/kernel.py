@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from gdrstorm.host.sysfs import read_as, read_bytes, read_int, read_text
@@ -81,6 +82,13 @@ _CHECKER_OPTIONS = {
     "REF_TRACKER": "REF_TRACKER",
     "SLUB_DEBUG_ON": "slub_debug",
 }
+# Without a configuration: a function that only the option brings, looked up in a BTF file's strings.
+_PROOFS = {
+    "PCI_P2PDMA": ("vmlinux", b"\0pci_p2pdma_distance_many\0"),
+    "VFIO_PCI_DMABUF": ("vfio_pci_core", b"\0vfio_pci_dma_buf_map\0"),
+    "DMA_SHARED_BUFFER": ("vmlinux", b"\0dma_buf_export\0"),
+}
+_MAX_BTF_BYTES = 32 << 20
 _CONFIG_LINE = re.compile(r"^(?:CONFIG_(\w+)=(.*)|# CONFIG_(\w+) is not set)$", re.MULTILINE)
 
 
@@ -145,6 +153,21 @@ def read_config(root: Path, release: Probe[str]) -> Probe[tuple[KernelOption, ..
     return unknown(Why.NO_FILE, f"{root}proc/config.gz, {root}boot/config-{release.value}")
 
 
+def find_proven(btf: Mapping[str, bytes]) -> tuple[KernelOption, ...]:
+    """Options that BTF files (by name) prove. Absence proves nothing: the file may be missing."""
+    return tuple(
+        KernelOption(option, "y")
+        for option, (name, symbol) in _PROOFS.items()
+        if symbol in btf.get(name, b"")
+    )
+
+
+def _read_proven(root: Path) -> tuple[KernelOption, ...]:
+    names = {name for name, _ in _PROOFS.values()}
+    folder = root / "sys/kernel/btf"
+    return find_proven({n: read_bytes(folder / n, _MAX_BTF_BYTES).get(b"") for n in names})
+
+
 def read_kernel(root: Path) -> Kernel:
     """All of it; costs a few small files."""
     release = read_text(root / "proc/sys/kernel/osrelease")
@@ -161,4 +184,5 @@ def read_kernel(root: Path) -> Kernel:
         lockdown=read_as(root / "sys/kernel/security/lockdown", parse_lockdown),
         config=config,
         checkers=find_checkers(config, cmdline, kmemleak),
+        proven=() if config.is_known else _read_proven(root),
     )

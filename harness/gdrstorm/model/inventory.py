@@ -112,11 +112,14 @@ class Kernel(msgspec.Struct, frozen=True):
     config: Probe[tuple[KernelOption, ...]]
     checkers: Probe[tuple[str, ...]]
     """Memory and lock checkers that are active: KASAN, lockdep, DMA_API_DEBUG and so on."""
+    proven: tuple[KernelOption, ...] = ()
+    """Options that the running kernel's own symbols prove; read where there is no config."""
 
     def option(self, name: str) -> Probe[str]:
         """`CONFIG_<name>`: y, m, n or text; n when the config is known and silent."""
         if self.config.value is None:
-            return Probe(unknown=self.config.unknown)
+            shown = next((o.value for o in self.proven if o.name == name), None)
+            return known(shown) if shown else Probe(unknown=self.config.unknown)
         for option in self.config.value:
             if option.name == name:
                 return known(option.value)

@@ -87,6 +87,16 @@ def test_without_a_configuration_options_are_unknown(tmp_path: Path) -> None:
     assert kernel.option("PCI_P2PDMA").unknown and kernel.checkers.unknown
 
 
+def test_symbols_prove_options_where_there_is_no_configuration(tmp_path: Path) -> None:
+    root = container(tmp_path)
+    Tree(root).write("sys/kernel/btf/vmlinux", b"\x9f\xeb\0a\0pci_p2pdma_distance_many\0b\0")
+    kernel = read_kernel(root)
+    assert kernel.option("PCI_P2PDMA") == known("y")
+    assert kernel.option("VFIO_PCI_DMABUF").unknown and kernel.option("KASAN").unknown
+    # A configuration that is there has the last word.
+    assert read_kernel(h100(tmp_path / "other")).proven == ()
+
+
 @pytest.mark.parametrize(
     ("cmdline", "want"),
     [
