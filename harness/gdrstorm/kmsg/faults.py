@@ -183,10 +183,11 @@ class Classifier:
             draft = prelude
         else:
             self._close_same(draft, events)
-            self._open.append(draft)
+            # Offered lines last: a stack trace belongs to the kernel's own report, if one is open.
+            self._open.insert(0 if draft.body is Body.GSP else len(self._open), draft)
             self._recount()
             if len(self._open) > _MAX_OPEN:
-                self._close(self._open[0], events)
+                self._close(min(self._open, key=lambda item: item.index), events)
             if len(self._started) < _MAX_OPEN and not self._aggregate.holds(draft.key):
                 self._started.append(draft)
         held = self._held_back.pop(draft.cls, None)

@@ -47,7 +47,7 @@ _KERNEL = re.compile(r"kernel: ?")
 _CONSOLE_HOST = re.compile(r"[\w.-]+: (?=\[\s*\d+\.\d)")
 _INNER = re.compile(r"(?<=\S)(?=\[ *\d{1,7}\.\d{6}\](?:\[ *[TC]\d+\])?)")
 _REPEATED = re.compile(r"\s*message repeated (\d+) times: \[ ?(.*?)\]?$")
-_LAST_REPEATED = re.compile(r"\s*last message repeated (\d+) times?")
+_LAST_REPEATED = re.compile(r"\s*(?:\S+ )?last message repeated (\d+) times?")
 _PSTORE = re.compile(
     r"(?:Panic|Oops|Emergency|Restart|Halt|Poweroff|Shutdown|Unknown)#\d+ Part ?\d+\s*$"
 )

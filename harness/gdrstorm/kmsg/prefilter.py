@@ -12,6 +12,7 @@ def suspicious(text: str) -> bool:
     return (
         # NVIDIA
         "NVRM" in text
+        or "SXid" in text
         or (
             "nv" in text
             and (
@@ -24,13 +25,19 @@ def suspicious(text: str) -> bool:
         or "PCIe Bus" in text
         or "  [" in text
         or "error status" in text
+        or "TLP Header" in text
+        or "of this Agent" in text
         or "DPC" in text
         or "EDR: " in text
+        or "EEH: " in text
+        or "SError" in text
         or "Hardware Error" in text
         or "mce: " in text
         or "EDAC" in text
         or "NMI" in text
         or "inaccessible" in text
+        or "giving up" in text
+        or "pciehp: " in text
         or "pending transaction" in text
         # IOMMU
         or "DMAR:" in text
@@ -51,6 +58,8 @@ def suspicious(text: str) -> bool:
         or "ma-buf" in text
         or "ma buf" in text
         or "MA-BUF" in text
+        or "dmabuf" in text
+        or "insert pages" in text
         or "P2PDMA" in text
         or "peer-to-peer" in text
         or "ACS redirect" in text

@@ -75,7 +75,7 @@ IOMMU_RULES: tuple[Rule, ...] = (
     rule(Cls, E, "DMAR:", r"DMAR: ERROR: (?P<what>.*)", "DMAR {what}", code="ERROR", tag="dmar-error"),
     # DMAR: Page request without PASID: 0000...      RECONSTRUCTED
     rule(Cls, E, "age request", r"(?:DMAR|IOMMU): .*(?P<code>[Pp]age request)", "DMAR page request refused", tag="prq"),
-    # DMAR: [DMA Re     (cut)
+    # DMAR: [DMA Re      (cut)
     rule(Cls, E, "DMAR:", r"DMAR:\s*\[(?:DMA |INTR-REMAP)", "DMAR fault (line cut off)", body=Body.DMAR,
          half=True, tag="dmar"),
     # nvidia 0000:81:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001c address=0xd0826240 flags=0x0020]
@@ -106,7 +106,4 @@ IOMMU_RULES: tuple[Rule, ...] = (
     rule(Cls, E, "fault from EP", r"(?P<code>page|domain|unknown) fault from EP (?P<endpoint>\d+)(?: PASID \d+)?(?: at (?P<address>0x[0-9a-f]+))?(?: \[(?P<access>[^\]]*)\]?)?",
          "virtio-iommu {code} fault", tag="viommu"),
     rule(Cls, E, "fault from", r"virtio_iommu \S+: \w+ fault", "virtio-iommu fault (line cut off)", half=True, tag="viommu"),
-    # iommu: Failed to map ... / "Fault"      arm-smmu-v3 (cut)
-    rule(Cls, E, "iommu", r"(?P<code>iommu driver failed to attach|Failed to attach device to IOMMU|unhandled iommu fault)",
-         "iommu: {code}", tag="iommu"),
 )  # fmt: skip

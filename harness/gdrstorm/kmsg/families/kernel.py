@@ -89,7 +89,7 @@ SANITIZER_RULES: tuple[Rule, ...] = (
     # UBSAN: array-index-out-of-bounds in drivers/infiniband/core/umem.c:55:12
     rule(EventClass.UBSAN, E, "UBSAN", r"UBSAN: (?P<kind>[\w -]+?) in (?P<path>[\w./+-]+?:\d+)(?::\d+)?",
          "UBSAN: {kind}", body=T, refine=_place, tag="ubsan"),
-    # Internal error: UBSAN: array index out of bounds: 00000000f2005512 [#1] PREEMPT SMP  (arm64, trapping)
+    # Internal error: UBSAN: array index out of bounds: 00000000f2005512 [#1] PREEMPT SMP      (arm64, trapping)
     rule(EventClass.UBSAN, F, "UBSAN", r"(?:Internal error: |Oops: )UBSAN: (?P<kind>[\w -]+)", "UBSAN: {kind}", body=T,
          refine=_no_device, tag="ubsan"),
     rule(EventClass.UBSAN, E, "UBSAN: ", r"^\s*UBSAN: ", "UBSAN (line cut off)", body=T, half=True, tag="ubsan"),
@@ -141,7 +141,7 @@ LOCKUP_RULES: tuple[Rule, ...] = (
     # INFO: task kworker/0:1:12 blocked in I/O wait for more than 122 seconds.
     rule(EventClass.HUNG_TASK, E, "INFO: task ", r"INFO: task (?P<process>.+):(?P<pid>\d+) blocked\b.*? for more than (?P<time>\d+) seconds?",
          "hung task", body=T, refine=_stack, tag="hung"),
-    # INFO: task python3:2157 blo    (cut)
+    # INFO: task python3:2157 blo      (cut)
     rule(EventClass.HUNG_TASK, E, "INFO: task ", r"INFO: task (?P<process>\S+?):?(?P<pid>\d+)?(?: blo\w*.*)?$", "hung task (line cut off)",
          body=T, refine=_stack, half=True, tag="hung"),
     # rcu: INFO: rcu_sched detected stalls on CPUs/tasks:
@@ -164,7 +164,7 @@ BUG_RULES: tuple[Rule, ...] = (
     rule(K, F, "list_", r"\b(?P<kind>(?:h?list_(?:add|del)(?:_rcu|_entry)?) (?:corruption|double add))", "list corruption: {kind}",
          code="list corruption", body=T, refine=_no_device, awaits=True, tag="list"),
     # kernel BUG at drivers/dma-buf/dma-buf.c:174!
-    rule(K, F, "kernel BUG at", r"kernel BUG at (?P<path>[\w./+-]+:\d+)?", "kernel BUG", body=T, refine=_place, tag="bug"),
+    rule(K, F, "kernel BUG at", r"kernel BUG at ?(?P<path>[\w./+-]+:\d+)?", "kernel BUG", body=T, refine=_place, tag="bug"),
     # BUG: kernel NULL pointer dereference, address: 0000000000000010
     # BUG: unable to handle page fault for address: ffffc90000a00000
     # BUG: unable to handle kernel paging request at ffffc90000a00000
@@ -199,7 +199,7 @@ BUG_RULES: tuple[Rule, ...] = (
     rule(K, F, "BUG: ", r"BUG: (?!KASAN|KFENCE|KCSAN|KMSAN|RESTRACK|soft lock)(?P<code>[A-Za-z][\w .'/()-]*?)(?= (?:at|in|on|for) |[:,!\[{]|$)",
          "", body=T, refine=_other_bug, tag="bug"),
     # Kernel panic - not syncing: Fatal exception
-    rule(K, F, "Kernel panic", r"Kernel panic - not syncing(?:: (?P<kind>.*))?", "kernel panic: {kind}", code="panic",
+    rule(K, F, "Kernel panic", r"Kernel panic(?: - (?:not syncing)?:? ?(?P<kind>.*))?", "kernel panic: {kind}", code="panic",
          body=T, refine=_stack, tag="panic"),
     # BUG: KASA      (cut)
     rule(K, F, "BUG:", r"BUG:", "BUG (line cut off)", code="BUG", body=T, refine=_no_device, half=True, tag="bug"),
@@ -218,7 +218,7 @@ WARN_RULES: tuple[Rule, ...] = (
     rule(Wn, W, "WARNING: ", rf"WARNING: (?:\[[^\]]*\] )?{_SRC} at {_FUNC}", "WARNING", body=T, refine=_place, tag="warn"),
     # WARNING: at drivers/infiniband/core/umem.c:55 ib_umem_release+0x1/0x2()                       (before 3.11)
     rule(Wn, W, "WARNING: ", rf"WARNING: at (?:{_SRC} )?{_FUNC}?", "WARNING", body=T, refine=_place, tag="warn"),
-    # WARNING: CPU: 2 PI     (cut)
+    # WARNING: CPU: 2 PI      (cut)
     rule(Wn, W, "WARNING: ", r"WARNING: (?:C(?:P|$)|(?:drivers|kernel|mm|lib|net|fs|arch|include|block|security|crypto)/)", "WARNING (line cut off)",
          body=T, refine=_no_device, half=True, tag="warn"),
     # ------------[ cut here ]------------

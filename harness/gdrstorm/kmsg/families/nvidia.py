@@ -128,6 +128,20 @@ def _xid(head: Head, found: re.Match[str], line: Line) -> Head:
     return head
 
 
+def _sxid(head: Head, found: re.Match[str], line: Line) -> Head:
+    """NVSwitch errors: the line says whether it is fatal."""
+    rest = (found["rest"] or "").strip()
+    head.code = found["number"]
+    head.device = _xid_device(found["where"])
+    if re.match(r"Fatal\b", rest):
+        head.severity = Severity.FATAL
+    elif re.match(r"(?i)non-fatal\b", rest):
+        head.severity = Severity.WARNING
+    head.title = f"SXid {head.code} {normalise_title(rest)}".strip()
+    head.details = {"text": rest}
+    return head
+
+
 _HALF_WHERE = re.compile(r"PCI:([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})\)")
 
 
@@ -193,6 +207,9 @@ XID_RULES: tuple[Rule, ...] = (
     # NVRM: Xid (PCI:0000:31:00 GPU-I:01): 43, pid=1234, name=python3, Ch 00000008      RECONSTRUCTED
     rule(X, E, "Xid", r"NVRM: Xid \((?P<where>[^)]*)\): (?P<number>\d+)(?:,(?P<rest>.*))?", "Xid",
          refine=_xid, tag="xid"),
+    # nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 34 egress non-posted PRIV error
+    rule(X, E, "SXid", r"SXid \((?P<where>[^)]*)\): (?P<number>\d+)(?:,(?P<rest>.*))?", "SXid",
+         refine=_sxid, tag="sxid"),
     # NVRM: Xid (PCI:0000:9      (cut)
     rule(X, E, "Xid", r"NVRM: Xid(?: |$)", "Xid (line cut off)", refine=_half_xid, half=True, tag="xid"),
 )  # fmt: skip
@@ -209,8 +226,8 @@ NVRM_RULES: tuple[Rule, ...] = (
     rule(N, F, "fallen off", rf"NVRM: (?:{_GPU}: )?(?:.* )?fallen off the bus", "GPU has fallen off the bus",
          code="79", body=Body.NVRM_LOST, tag="lost"),
     # NVRM: The NVIDIA GPU 0000:b3:00.0
-    # NVRM: (PCI ID: 10de:26b5) installed in this system has
-    # NVRM: fallen off the bus and is not responding to commands.
+    #   NVRM: (PCI ID: 10de:26b5) installed in this system has
+    #   NVRM: fallen off the bus and is not responding to commands.
     rule(N, E, "The NVIDIA GPU", r"NVRM: The NVIDIA GPU (?P<bdf>[0-9a-f:.]+)", "NVRM: GPU unusable",
          body=Body.NVRM_LOST, weak=True, tag="lost"),
     # NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:

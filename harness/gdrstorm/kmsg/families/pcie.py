@@ -104,11 +104,11 @@ PCIE_RULES: tuple[Rule, ...] = (
          "AER", body=Body.AER, refine=_aer, tag="aer"),
     # pcieport 0000:20:03.1: AER: aer_status: 0x00000001, aer_mask: 0x00000000
     rule(A, E, "aer_status", r"aer_status: (?P<status>0x[0-9a-f]+)", "AER", body=Body.AER, refine=_aer, tag="aer"),
-    # pcieport 0000:00:1d.0:   device [8086:9d18] error status/mask=00000001/00002000     (headline lost)
+    # pcieport 0000:00:1d.0:   device [8086:9d18] error status/mask=00000001/00002000      (headline lost)
     rule(A, E, "error status/mask", r"device \[[0-9a-f:]+\] error status/mask=", "AER",
          body=Body.AER, refine=_aer, half=True, tag="aer"),
-    # pcieport 0000:00:1c.0: AER: Corr    (cut)
-    rule(A, E, "AER: ", r": AER: (?:Multiple )?(?:Correc|Uncorrec)", "AER (line cut off)",
+    # pcieport 0000:00:1c.0: AER: Corr      (cut)
+    rule(A, E, "AER: ", r": AER: (?:Multiple|Corr|Uncor)", "AER (line cut off)",
          body=Body.AER, refine=_aer, half=True, tag="aer"),
     # pcieport 0000:00:1c.0: AER: can't find device of ID00e0
     # pcieport 0000:00:1c.0: AER: found no error details for 0000:00:1c.0
@@ -129,7 +129,6 @@ PCIE_RULES: tuple[Rule, ...] = (
     # pcieport 0015:00:00.0: EDR: EDR event received
     rule(D, E, "EDR: ", r"EDR: EDR event received", "EDR event", code="EDR", body=Body.DPC, weak=True, tag="dpc"),
     # {359}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 512
-    # BERT: Error records from previous boot:
     # [Hardware Error]: event severity: fatal
     rule(H, E, "[Hardware Error]", r"(?:\{(?P<number>\d+)\})?\[Hardware Error\]: (?:Hardware error from APEI|event severity|It has been corrected|\s*Error \d+, type|\s*section_type)",
          "hardware error record", code="GHES", body=Body.RECORD, refine=_record, half=True, tag="hwerr"),
@@ -153,6 +152,10 @@ PCIE_RULES: tuple[Rule, ...] = (
     # Uhhuh. NMI received for unknown reason 3d on CPU 0.
     rule(H, E, "NMI", r"NMI: (?P<code>PCI system error \(SERR\)|IOCK error)|(?P<what>NMI received for unknown reason)",
          "NMI {code}{what}", code="NMI", tag="nmi"),
+    # SError Interrupt on CPU3, code 0x00000000be000011 -- SError
+    rule(H, F, "SError Interrupt", r"SError Interrupt on CPU", "SError interrupt", code="SError", body=Body.TRACE, tag="serror"),
+    # EEH: Frozen PHB#30-PE#0 detected
+    rule(P, E, "EEH: ", r"EEH: (?P<what>Frozen P[HE]\S*|.* has failed \d+ times)", "EEH: {what}", code="EEH", tag="eeh"),
     # mlx5_core 0000:c1:00.0: Unable to change power state from D3cold to D0, device inaccessible
     rule(P, E, "device inaccessible", r"[Uu]nable to change power state from \S+ to \S+, device inaccessible",
          "device inaccessible", code="device inaccessible", tag="pcie"),
@@ -165,7 +168,7 @@ PCIE_RULES: tuple[Rule, ...] = (
     # vfio-pci 0000:01:00.0: timed out waiting for pending transaction; performing function level reset anyway
     rule(P, W, "pending transaction", r"timed out waiting for pending transaction", "pending transactions at reset",
          code="pending transaction", tag="pcie"),
-    # pci 0000:01:00.0: Data Link Layer Link Active not set in 1000 msec     (RECONSTRUCTED; without DPC)
-    rule(P, E, "Data Link Layer", r"pciehp: .*(?P<what>Failed to check link status|Cannot add device|link training error)",
+    # pcieport 0000:97:02.0: pciehp: Slot(4): Failed to check link status
+    rule(P, E, "pciehp: ", r"pciehp: .*(?P<what>Failed to check link status|Cannot add device|link training error)",
          "{what}", code="link", tag="pcie"),
 )  # fmt: skip

@@ -150,7 +150,7 @@ MLX5_RULES: tuple[Rule, ...] = (
     rule(M, F, "irmware over", r"(?P<code>Firmware over) \d+ MS in \S+ state", "mlx5 firmware does not initialize", tag="mlx5-fw"),
     # infiniband mlx5_0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12
     # mlx5_core 0000:01:00.0: give_pages:372:(pid 5): func_id 0x0, npages 1024, err -12      RECONSTRUCTED
-    # infiniband mlx5_0: mlx5_ib_page_fault_resume:..: Failed to resolve the page fault on WQ 0x5 err -14   RECONSTRUCTED
+    # infiniband mlx5_0: mlx5_ib_page_fault_resume:..: Failed to resolve the page fault on WQ 0x5 err -14      RECONSTRUCTED
     rule(M, E, "mlx5", r"^\s*(?P<driver>mlx5_core|mlx5_ib|infiniband mlx5_\d+|mlx5_\d+|mlx5e?)\b[^(]*?(?::\(pid \d+\))?: (?P<what>.*)",
          "", refine=_other, quiet_debug=True, failing=True, tag="mlx5-other"),
 )  # fmt: skip
@@ -183,6 +183,9 @@ P2PDMA_RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 DMABUF_RULES: tuple[Rule, ...] = (
+    # vfio-pci 0000:01:00.0: dma_buf export failed -22      RECONSTRUCTED
+    # DMA-BUF: attach failed -524      RECONSTRUCTED
+    # dmabuf: cannot map attachment -12      RECONSTRUCTED
     # amdxdna 0000:c5:00.1: [drm] ERROR amdxdna_insert_pages: Failed to mmap dma buf -22
     *(
         rule(B, E, literal, r"^(?:.*: )?(?P<what>.*(?:(?i:dma[-_ ]buf)|dma_?buf).*)", "", refine=_dmabuf,
