@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,12 +16,20 @@ from typing import Any
 
 import pytest
 
+from gdrstorm.engine import Area
 from gdrstorm.evidence.journal import read_journal
 from gdrstorm.model import journal as j
+from gdrstorm.model.plan import StackChoice
+from gdrstorm.plan.catalogue import find_scenario
+from gdrstorm.plan.resolve import resolve
+from gdrstorm.session import wire, worker
 from gdrstorm.verdict import judge
 
 SETTING = Path("/proc/sys/kernel/printk_devkmsg")
 CAN_READ_LOG = os.access("/dev/kmsg", os.R_OK | os.W_OK) and os.geteuid() == 0
+
+MARK = f"GDRSTORM_TEST_RUN={os.getpid()}"
+os.environ["GDRSTORM_TEST_RUN"] = str(os.getpid())
 
 needs_log = pytest.mark.skipif(
     not CAN_READ_LOG, reason="needs a readable and writable /dev/kmsg (root)"
@@ -37,7 +47,7 @@ def scenario(
     body = "\n".join(f"{key} = {value}" for key, value in keys.items())
     path = tmp_path / "planted.toml"
     path.write_text(
-        f'summary = "x"\ntime_limit = "60s"\ncall_limit = "1s"\n[[phase]]\nname = "storm"\n{body}\n'
+        f'summary = "x"\ntime_limit = "60s"\ncall_limit = "2s"\n[[phase]]\nname = "storm"\n{body}\n'
         f'[memory]\nsize = "64KiB"\n[expect]\ntail = "200ms"\n{extra}\n'
     )
     return str(path)
@@ -75,14 +85,13 @@ def run(tmp_path: Path, *arguments: str, exporter: str = "fake") -> dict[str, An
 
 
 def children_of_runs() -> list[str]:
-    listing = subprocess.run(
-        ["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True
-    ).stdout
-    return [
-        line
-        for line in listing.splitlines()
-        if "gdrstorm.session." in line and "planted" not in line
-    ]
+    """Processes that this test process started, told by a mark in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if MARK.encode() in (entry / "environ").read_bytes() and int(entry.name) != os.getpid():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
 
 
 def test_a_clean_run_passes_with_every_number(tmp_path: Path) -> None:
@@ -127,11 +136,37 @@ def test_the_same_errno_expected_passes(tmp_path: Path) -> None:
     assert run(tmp_path, scenario(tmp_path, extra=extra))["verdict"] == "FAIL"
 
 
-def test_a_failing_close_is_a_leaked_descriptor(tmp_path: Path) -> None:
+def test_a_failing_close_fails(tmp_path: Path) -> None:
     answer = run(tmp_path, scenario(tmp_path), exporter="fake:close=EIO@50")
     assert answer["verdict"] == "FAIL"
     assert "CLOSE failed with EIO" in answer["reason"]
-    assert any("descriptors" in leak["name"] for leak in answer["leaks"]), answer
+
+
+def test_a_leaked_descriptor_is_counted_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storm that leaves two memfds and a socket behind: the buffers are told, the socket is none of ours."""
+    kept: list[int] = []
+
+    def leaky_storm(*_: object, **__: object) -> None:
+        kept.extend((os.memfd_create("leak"), os.memfd_create("leak")))
+        kept.extend(end.detach() for end in socket.socketpair())
+
+    monkeypatch.setattr(worker, "run_storm", leaky_storm)
+    plan = resolve(find_scenario("storm/private-buffer"), StackChoice("fake", "fake"), seed=1)
+    area = Area.create(4)
+    ours, theirs = wire.make_pair()
+    wire.send(ours, wire.Job(plan.phases[0].workers[0], area.fd))
+    try:
+        assert worker.work(theirs) == 0
+        replies = [wire.receive_reply(ours), wire.receive_reply(ours)]
+    finally:
+        for fd in kept:
+            os.close(fd)
+        area.close()
+        ours.close()
+        theirs.close()
+    assert isinstance(replies[1], wire.StormDone)
+    assert sum(replies[1].descriptors_left.values()) == 2
+    assert all("memfd" in kind for kind in replies[1].descriptors_left)
 
 
 def test_a_hung_call_is_found_and_named(tmp_path: Path) -> None:
@@ -224,6 +259,13 @@ def test_a_supervisor_killed_at_random_moments(tmp_path: Path) -> None:
     path = scenario(tmp_path, count="3000", threads="1")
     setting = SETTING.read_text() if CAN_READ_LOG else ""
     seen = set()
+    began = time.monotonic()
+    subprocess.run(
+        command(tmp_path / "whole", path, "--device", "delay_ns=200000"),
+        check=True,
+        capture_output=True,
+    )
+    whole_s = time.monotonic() - began
     for number in range(50):
         out = tmp_path / f"k{number}"
         process = subprocess.Popen(
@@ -231,7 +273,7 @@ def test_a_supervisor_killed_at_random_moments(tmp_path: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        time.sleep(chance.uniform(0.05, 1.6))
+        time.sleep(chance.uniform(0.0, whole_s))
         process.kill()
         process.wait()
         wait_until_gone()
@@ -242,11 +284,7 @@ def test_a_supervisor_killed_at_random_moments(tmp_path: Path) -> None:
         lines = read_journal(journals[0])
         word = judge(lines).word.value
         seen.add(word)
-        assert word in ("BROKEN", "LOST", "PASS")
-        if word == "LOST":
-            assert not any(isinstance(line, j.Planned) for line in lines), (
-                "the guard was up and did not speak"
-            )
+        assert word in ("BROKEN", "PASS"), (number, lines[-3:])
     assert "BROKEN" in seen
     if setting:
         assert SETTING.read_text() == setting
@@ -279,8 +317,8 @@ def test_wrong_use_is_one_clear_line_and_exit_2(tmp_path: Path) -> None:
 
 def test_what_is_not_here_is_a_skip(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gdrstorm", "run", "--bed", "host", "--json", "--out", str(tmp_path), "--exporter", "cuda",
-         "--importer", "fake", scenario(tmp_path)],
+        [sys.executable, "-m", "gdrstorm", "run", "--bed", "host", "--json", "--out", str(tmp_path),
+         "--exporter", "cuda", "--importer", "fake", scenario(tmp_path)],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     answer = json.loads(done.stdout)

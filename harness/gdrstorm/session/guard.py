@@ -14,8 +14,9 @@ import sys
 import time
 from pathlib import Path
 
+from gdrstorm.kmsg.devkmsg import put_back_if_last
+
 _BYE = b"bye"
-_SETTING = Path("/proc/sys/kernel/printk_devkmsg")
 
 
 class Guard:
@@ -23,17 +24,12 @@ class Guard:
 
     def __init__(self, journal: Path) -> None:
         read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC)
-        try:
-            setting = _SETTING.read_text().strip()
-        except OSError:
-            setting = ""
         command = [
             sys.executable,
             "-m",
             "gdrstorm.session.guard",
             str(read_fd),
             str(journal),
-            setting,
         ]
         self._process = subprocess.Popen(
             command,
@@ -92,7 +88,7 @@ def _append_end(path: Path) -> None:
 
 
 def main() -> int:
-    read_fd, journal, setting = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    read_fd, journal = int(sys.argv[1]), Path(sys.argv[2])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     heard = b""
@@ -101,9 +97,7 @@ def main() -> int:
     if heard.endswith(_BYE):
         return 0
     _kill([int(word) for word in heard.split() if word.isdigit()])
-    if setting:
-        with contextlib.suppress(OSError):
-            _SETTING.write_text(setting)
+    put_back_if_last()
     _append_end(journal)
     return 0
 

@@ -62,30 +62,38 @@ def run_here(
     stream_fd: int | None = None,
 ) -> Verdict:
     """Run a scenario on this machine. Never raises for what happens to the run; UsageError before it begins."""
-    with JournalWriter(run_dir / JOURNAL, stream_fd) as journal:
-        recorder = Recorder(journal, observers)
-        inventory = read_inventory(hash_files=False)
-        recorder.write(_start_line(scenario, options, run_dir, inventory))
-        recorder.write(j.Machine(inventory=msgspec.Raw(msgspec.json.encode(inventory))))
-        try:
-            _run(scenario, options, run_dir, recorder)
-        except UnavailableError as error:
-            recorder.write(j.Skipped(reason=str(error)))
-            recorder.write(j.End(how="completed"), sync=True)
-        except UsageError:
-            raise
-        except Exception as error:
-            (run_dir / "traceback.txt").write_text(traceback.format_exc())
-            detail = (
-                str(error)
-                if isinstance(error, GdrstormError)
-                else f"{type(error).__name__}: {error}"
-            )
-            recorder.write(j.End(how="broken", detail=detail), sync=True)
-        verdict = judge(recorder.lines)
-        recorder.write(j.Judged(verdict=verdict), sync=True)
+    guard = Guard(run_dir / JOURNAL)
+    try:
+        with JournalWriter(run_dir / JOURNAL, stream_fd) as journal:
+            recorder = Recorder(journal, observers)
+            _record(scenario, options, run_dir, recorder, guard)
+            verdict = judge(recorder.lines)
+            recorder.write(j.Judged(verdict=verdict), sync=True)
+    finally:
+        guard.dismiss()
     write_manifest(run_dir)
     return verdict
+
+
+def _record(
+    scenario: Scenario, options: RunOptions, run_dir: Path, recorder: Recorder, guard: Guard
+) -> None:
+    """Everything from the start line to the end line; whatever goes wrong is in the end line."""
+    inventory = read_inventory(hash_files=False)
+    recorder.write(_start_line(scenario, options, run_dir, inventory), sync=True)
+    recorder.write(j.Machine(inventory=msgspec.Raw(msgspec.json.encode(inventory))))
+    try:
+        _run(scenario, options, run_dir, recorder, guard)
+    except UnavailableError as error:
+        recorder.write(j.Skipped(reason=str(error)))
+        recorder.write(j.End(how="completed"), sync=True)
+    except UsageError:
+        raise
+    except Exception as error:
+        (run_dir / "traceback.txt").write_text(traceback.format_exc())
+        known = isinstance(error, GdrstormError)
+        detail = str(error) if known else f"{type(error).__name__}: {error}"
+        recorder.write(j.End(how="broken", detail=detail), sync=True)
 
 
 def _start_line(
@@ -104,18 +112,16 @@ def _start_line(
     )
 
 
-def _run(scenario: Scenario, options: RunOptions, run_dir: Path, recorder: Recorder) -> None:
+def _run(
+    scenario: Scenario, options: RunOptions, run_dir: Path, recorder: Recorder, guard: Guard
+) -> None:
     stack = choose_stack(scenario, options, os.geteuid())
     seed = next((s for s in (options.seed, scenario.seed) if s is not None), secrets.randbits(63))
     plan = resolve(scenario, stack, seed, options.duration_ns)
     recorder.write(j.Planned(plan=plan))
-    guard = Guard(run_dir / JOURNAL)
     watch = Watch(run_dir.name, recorder.write, make_witnesses(stack))
-    try:
-        with _tidy(watch, recorder):
-            _exercise(plan, recorder, watch, guard, audit_sources(stack), run_dir)
-    finally:
-        guard.dismiss()
+    with _tidy(watch, recorder):
+        _exercise(plan, recorder, watch, guard, audit_sources(stack), run_dir)
 
 
 @contextmanager

@@ -32,6 +32,8 @@ _BEAT_NS = 1_000_000_000
 _OPEN_LIMIT_NS = 120_000_000_000
 #: what a storm may take beyond its duration to release what is outstanding, on top of the call limit
 _RELEASE_NS = 30_000_000_000
+#: how many call limits a call may take whose thread is runnable; a livelock is a hang, too
+_RUNNABLE_PATIENCE = 4
 
 
 class Stopped(Exception):
@@ -296,7 +298,7 @@ class Supervisor:
             if child.is_over or child.plan.worker in self._hung:
                 continue
             calls = area.in_flight(self._slots(child), self._plan.call_limit_ns)
-            calls = tuple(call for call in calls if call.op not in ("DELAY", "BARRIER"))
+            calls = tuple(call for call in calls if self._is_stuck(child, call))
             if calls:
                 stacked = tuple(
                     msgspec.structs.replace(call, stack=kernel_stack(child.pid, call.tid))
@@ -304,6 +306,13 @@ class Supervisor:
                 )
                 self._note_hang(child, stacked)
         return bool(self._hung)
+
+    def _is_stuck(self, child: Child, call: CallInFlight) -> bool:
+        """Old, and no wait of ours. A runnable thread may just get no CPU on a busy machine: it has longer."""
+        if call.op in ("DELAY", "BARRIER"):
+            return False
+        patience = _RUNNABLE_PATIENCE if thread_state(child.pid, call.tid) == "R" else 1
+        return call.elapsed_ns >= patience * self._plan.call_limit_ns
 
     def _note_hang(self, child: Child, calls: tuple[CallInFlight, ...]) -> None:
         self._hung.add(child.plan.worker)

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gdrstorm.kmsg.devkmsg import devkmsg_unlimited
 from gdrstorm.kmsg.faults import Classifier
-from gdrstorm.kmsg.reader import KmsgReader, devkmsg_unlimited
+from gdrstorm.kmsg.reader import KmsgReader
 from gdrstorm.kmsg.witness import Witness
 from gdrstorm.model import journal as j
 from gdrstorm.model.event import Event
