@@ -364,3 +364,37 @@ def test_real_errors_come_through() -> None:
     assert by_op["EXPORT"].errors == {"ENOTTY": 10}
     assert by_op["FREE"].errors == {}
     assert live() == Live(0, 0, 0, 0)
+
+
+def test_threads_that_end_at_their_deadline_leave_the_barrier() -> None:
+    """Deadlines are met one thread after the other; who ended first must not keep the rest waiting."""
+    storm = program((Op.CONTROL, Op.BARRIER), duration_ns=20_000_000)
+    for _ in range(3):
+        with Area.create(3) as area, running(area, storm):
+            until(lambda: set(area.states(range(3))) == {ThreadState.DONE})  # noqa: B023
+
+
+def drained_slots(order: Order, depth: int, count: int) -> list[int]:
+    """The slots that the end of a storm releases, in order: seen by failing one DEREG after the other."""
+    storm = program(depth=depth, order=order, count=count)
+    steps = sequence(storm, 0, count)
+    before = sum(step.victim is not None for step in steps)
+    slots = []
+    for at in range(before + 1, count + 1):
+        with Area.create(1) as area:
+            area.start()
+            run(area, storm, importer=Plant(fail_op=Op.DEREG, fail_at=at))
+            slots += [error.slot for error in area.first_errors(range(1))]
+    return slots
+
+
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_the_end_releases_in_the_programs_order(count: int) -> None:
+    depth = 5
+    left = {3: [0, 1, 2], 5: [1, 2, 3, 4], 8: [4, 0, 1, 2]}[count]
+    assert drained_slots(Order.FIFO, depth, count) == left
+    stack = list(range(min(count, depth - 1)))
+    assert drained_slots(Order.LIFO, depth, count) == stack[::-1]
+    random = drained_slots(Order.RANDOM, depth, count)
+    assert len(random) == len(set(random)) == len(stack)
+    assert random == drained_slots(Order.RANDOM, depth, count)
