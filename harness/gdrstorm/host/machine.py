@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gdrstorm.host.sysfs import read_as, read_names, read_text, read_value
+from gdrstorm.host.sysfs import read_as, read_link_name, read_names, read_text, read_value
 from gdrstorm.model.inventory import (
     Limit,
     Limits,
@@ -147,13 +147,21 @@ def find_container(root: Path) -> Probe[str]:
     return known(word or ("overlay root" if " / / " in mounts and "overlay" in mounts else "none"))
 
 
+def _read_namespaces(folder: Path) -> Probe[tuple[str, ...]]:
+    """`net:[4026531840]` and so on: equal texts are one namespace."""
+    names = read_names(folder)
+    if names.value is None:
+        return names
+    return known(tuple(read_link_name(folder / name).get(name) for name in names.value))
+
+
 def read_process(root: Path) -> Process:
     status = read_text(root / "proc/self/status")
     return Process(
         uid=read_value(status, lambda text: _parse_status(text, "Uid", 10)),
         capabilities=read_value(status, lambda text: _parse_status(text, "CapEff", 16)),
         container=find_container(root),
-        namespaces=read_names(root / "proc/self/ns"),
+        namespaces=_read_namespaces(root / "proc/self/ns"),
     )
 
 

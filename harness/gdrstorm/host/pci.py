@@ -1,8 +1,7 @@
 """PCI functions from sysfs to records, with the tree above each of them.
 
 Reads only attributes that come from kernel memory, plus configuration space and link status of
-functions that are awake: the kernel resumes a suspended one to answer those
-(drivers/pci/pci-sysfs.c, pci_config_pm_runtime_get), so a sleeping one is left alone.
+functions whose reading wakes no sleeping GPU (see sleep.py).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import re
 from pathlib import Path
 
 from gdrstorm.host.pci_config import ConfigFacts, parse_config_space, unknown_facts
+from gdrstorm.host.sleep import Sleeper, find_untouchable
 from gdrstorm.host.sysfs import (
     read_as,
     read_hex,
@@ -96,17 +96,6 @@ def read_config_facts(path: Path) -> ConfigFacts:
         os.close(fd)
 
 
-def _asleep(status: Probe[str]) -> Unknown | None:
-    # No runtime_status file: the kernel has no runtime power management, nothing sleeps.
-    if status.unknown and status.unknown.why is Why.NO_FILE:
-        return None
-    if status.unknown:
-        return Unknown(Why.ASLEEP, "cannot tell whether it sleeps, so it was not touched")
-    if status.value in {"active", "unsupported"}:
-        return None
-    return Unknown(Why.ASLEEP, f"runtime status is {status.value}; reading would wake it")
-
-
 def _read_link(path: Path, asleep: Unknown | None) -> Probe[Link]:
     if asleep:
         return Probe(unknown=asleep)
@@ -163,11 +152,16 @@ def _absent_is(probe: Probe[str], value: str) -> Probe[str]:
     return probe
 
 
-def read_device(path: Path) -> PciDevice:
-    """One function at /sys/bus/pci/devices/<bdf>."""
+def _read_sleeper(path: Path) -> Sleeper:
+    parent, _ = parse_device_path(_read_target(path))
+    status = read_text(path / "power/runtime_status")
+    return Sleeper(path.name, parent, read_hex(path / "class").get(0), status)
+
+
+def read_device(path: Path, asleep: Unknown | None = None) -> PciDevice:
+    """One function at /sys/bus/pci/devices/<bdf>; `asleep` is why it must be left alone."""
     parent, root_bus = parse_device_path(_read_target(path))
     status = read_text(path / "power/runtime_status")
-    asleep = _asleep(status)
     facts = unknown_facts(asleep) if asleep else read_config_facts(path / "config")
     bars = read_as(path / "resource", parse_resource)
     group = _absent_is(read_link_name(path / "iommu_group"), "-1")
@@ -204,7 +198,14 @@ def read_devices(root: Path) -> Probe[tuple[PciDevice, ...]]:
     names = read_names(folder)
     if names.value is None:
         return Probe(unknown=names.unknown)
-    return known(tuple(read_device(folder / n) for n in names.value if _BDF.fullmatch(n)))
+    paths = [folder / name for name in names.value if _BDF.fullmatch(name)]
+    sleepers = {path.name: _read_sleeper(path) for path in paths}
+    leave = find_untouchable(sleepers.values())
+    asleep = {
+        bdf: Unknown(Why.ASLEEP, f"runtime status is {sleepers[bdf].status}, a GPU would wake")
+        for bdf in leave
+    }
+    return known(tuple(read_device(path, asleep.get(path.name)) for path in paths))
 
 
 def read_iommu(root: Path) -> Iommu:

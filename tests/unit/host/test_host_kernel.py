@@ -208,6 +208,9 @@ def test_limits() -> None:
 
 def test_containers(tmp_path: Path) -> None:
     assert read_process(container(tmp_path)).container == known("docker")
+    tree = Tree(tmp_path)
+    tree.link("proc/self/ns/net", "net:[4026531840]")
+    assert read_process(tmp_path).namespaces == known(("net:[4026531840]",))
     other = tmp_path / "other"
     Tree(other).machine()
     assert read_process(other).container == known("none")

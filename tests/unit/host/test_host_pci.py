@@ -20,7 +20,8 @@ from gdrstorm.host.pci import (
     read_devices,
 )
 from gdrstorm.host.pci_config import ConfigFacts, parse_config_space
-from gdrstorm.model.inventory import Acs, Bar, Link, Why, known
+from gdrstorm.host.sleep import Sleeper, find_untouchable
+from gdrstorm.model.inventory import Acs, Bar, Link, Probe, Unknown, Why, known
 
 MIB = 1 << 20
 
@@ -192,6 +193,46 @@ def test_a_sleeping_gpu_is_not_touched(tmp_path: Path, monkeypatch: pytest.Monke
         for probe in (device.acs, device.link, device.ats, gpu.name, gpu.state.static_bar1):
             assert probe.unknown and probe.unknown.why in {Why.ASLEEP, Why.NOT_ASKED}
         assert device.bars.is_known
+
+
+def sleeper(bdf: str, parent: str = "", kind: int = 0x060400, status: str = "suspended") -> Sleeper:
+    return Sleeper(bdf, parent, kind, known(status))
+
+
+def test_only_what_would_wake_a_gpu_is_left_alone() -> None:
+    functions = [
+        sleeper("root"),
+        sleeper("up", "root"),
+        sleeper("down0", "up"),
+        sleeper("down1", "up"),
+        sleeper("gpu", "down0", 0x030200),
+        sleeper("audio", "down0", 0x040300),
+        sleeper("disk", "down1", 0x010802),
+        sleeper("other root"),
+        sleeper("other disk", "other root", 0x010802),
+        sleeper("awake gpu", "other root", 0x030000, "active"),
+    ]
+    want = {"root", "up", "down0", "down1", "gpu", "audio", "disk"}
+    assert find_untouchable(functions) == want
+
+
+def test_bridges_awake_above_a_sleeping_gpu_may_be_read() -> None:
+    functions = [
+        sleeper("root", status="active"),
+        sleeper("down0", "root", status="active"),
+        sleeper("down1", "root"),
+        sleeper("gpu", "down0", 0x030200),
+        sleeper("audio", "down0", 0x040300),
+        sleeper("disk", "down1", 0x010802),
+    ]
+    assert find_untouchable(functions) == {"gpu"}
+
+
+def test_a_gpu_whose_sleep_cannot_be_told_is_left_alone() -> None:
+    denied = Probe(unknown=Unknown(Why.NO_PERMISSION, "x"))
+    absent = Probe(unknown=Unknown(Why.NO_FILE, "x"))
+    assert find_untouchable([Sleeper("gpu", "", 0x030000, denied)]) == {"gpu"}
+    assert find_untouchable([Sleeper("gpu", "", 0x030000, absent)]) == set()
 
 
 def test_reader_and_nvml_leave_sleeping_gpus_alone(
