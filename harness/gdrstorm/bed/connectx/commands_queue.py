@@ -233,6 +233,8 @@ def _modify_cq(function: Function, request: bytes) -> bytes:
     if int.from_bytes(request[6:8], "big") == _RESIZE:
         pages = request[ModifyCqInLayout.pas.byte :]
         log_size, entry, buffer = _cq_buffer(function, context, pages)
+        if cq.unread() >= 1 << log_size:
+            raise CommandError(Status.BAD_CQ_SIZE)
         cq.resize(log_size, entry, buffer)
         CqcLayout.log_cq_size.put(cq.context, log_size)
         return bytes(16)

@@ -180,6 +180,11 @@ class CompletionQueue:
         else:
             self._armed = True
 
+    def unread(self) -> int:
+        """Entries that the driver has not taken, by its doorbell record. DmaError."""
+        self._consumer = self._memory.read_u32(self._doorbell_record) & _COUNTER_MASK
+        return self.producer - self._consumer & _COUNTER_MASK
+
     def resize(self, log_size: int, entry_bytes: int, buffer: PagedBuffer) -> None:
         """End the old ring with a RESIZE entry and go on in the new one. DmaError."""
         owner = self.producer >> self.log_size & 1

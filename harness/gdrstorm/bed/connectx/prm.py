@@ -17,6 +17,7 @@ CQE_BYTES: Final = 64
 EQE_BYTES: Final = 64
 NO_BOUND_QP: Final = 0xFFFFFF
 ANY_PD: Final = -1
+NO_PD: Final = -2
 
 
 class Op(enum.IntEnum):
@@ -138,6 +139,7 @@ class Status(enum.IntEnum):
     BAD_INDEX = 0xA
     NO_RES = 0xF
     BAD_QP_STATE = 0x10
+    BAD_CQ_SIZE = 0x40
     BAD_INPUT_LENGTH = 0x50
     BAD_OUTPUT_LENGTH = 0x51
 

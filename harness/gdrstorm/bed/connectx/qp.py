@@ -206,6 +206,8 @@ class QueuePair:
         self.rnr_tries = 0
         self.transport_tries = 0
         self.fault_tries = 0
+        # Bytes that the message at the head has moved: long ones go piece by piece.
+        self.progress = 0
         self.established = False
         # A message that met a missing page keeps its receive until the page comes.
         self.fault_pending = False
@@ -310,7 +312,7 @@ class QueuePair:
         self.epoch += 1
         self.waiting = False
         self.fault_pending = False
-        self.rnr_tries = self.transport_tries = self.fault_tries = 0
+        self.rnr_tries = self.transport_tries = self.fault_tries = self.progress = 0
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -6,6 +6,7 @@ retry) or for a page. Loops are bounded by the ring, and a long queue yields to 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from gdrstorm.bed.connectx.cq import Completion, ErrorCompletion
@@ -40,11 +41,13 @@ from gdrstorm.bed.connectx.prm import (
 from gdrstorm.bed.connectx.qp import QueuePair
 from gdrstorm.bed.connectx.responder import MAX_FAULT_TRIES, note_refusal, read_spans, write_spans
 from gdrstorm.bed.connectx.umr import UmrVerdict, Withdrawn, apply_umr, check_umr
-from gdrstorm.bed.connectx.wqe import BadWqe, SendWqe, Sge, parse_send
+from gdrstorm.bed.connectx.wqe import BadWqe, Remote, SendWqe, Sge, parse_send, window
 from gdrstorm.bed.vfio_user.device import DmaError
 
 BUDGET: Final = 256
 MAX_MESSAGE_BYTES: Final = 1 << 30
+# Between pieces the event loop turns, so that an unmap can come in the middle of a message.
+PIECE_BYTES: Final = 1 << 18
 _FLUSH_FIRST_S: Final = 0.002
 _FLUSH_LAST_S: Final = 0.1
 _STALE_PATTERN: Final = b"\x5a\xa5STALE!"
@@ -68,6 +71,7 @@ _RNR_MS: Final = (
     245.76, 327.68, 491.52,
 )  # fmt: skip
 _FOREVER: Final = 7
+_ATOMIC_BYTES: Final = 8
 
 
 class _Failed(Exception):
@@ -172,9 +176,21 @@ class Requester:
         if is_datagram(qp):
             self._send_datagram(qp, wqe, op)
             return 0
+        if op is WqeOp.READ:
+            self._read(qp, wqe)
+            return wqe.size_bytes
         if op in _READS:
-            return self._read(qp, wqe, op)
-        self._send(qp, wqe, op, self._gather(qp, wqe))
+            self._atomic(qp, wqe, op)
+            return _ATOMIC_BYTES
+        if op in (WqeOp.WRITE, WqeOp.WRITE_IMM):
+            self._write(qp, wqe, op)
+        else:
+            data = self._gather(wqe.data, qp)
+            self._exchange(qp, self._packet(qp, wqe, op, data, len(data)))
+        self._count(op)
+        counters = self._function.port.counters
+        counters.transmit_packets += 1
+        counters.transmit_octets += wqe.size_bytes
         return 0
 
     def _count(self, op: WqeOp) -> None:
@@ -196,9 +212,9 @@ class Requester:
                     self._wait_for_page(qp, fault, Syndrome.LOCAL_PROTECTION)
             raise _Failed(Syndrome.LOCAL_PROTECTION) from refused
 
-    def _gather(self, qp: QueuePair, wqe: SendWqe) -> bytes:
+    def _gather(self, pieces: Iterable[Sge | bytes], qp: QueuePair) -> bytes:
         parts = []
-        for piece in wqe.data:
+        for piece in pieces:
             if isinstance(piece, bytes):
                 parts.append(piece)
                 continue
@@ -207,9 +223,9 @@ class Requester:
             parts.append(read_spans(self._function, spans, cause))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _scatter(self, qp: QueuePair, wqe: SendWqe, data: bytes) -> None:
+    def _scatter(self, pieces: Iterable[Sge | bytes], qp: QueuePair, data: bytes) -> None:
         done = 0
-        for sge in wqe.data:
+        for sge in pieces:
             if isinstance(sge, bytes):
                 raise _Failed(Syndrome.LOCAL_QP_OPERATION)
             spans = self._spans(qp, sge, Access.LOCAL_WRITE, PageFaultType.REQUESTER_READ)
@@ -220,7 +236,12 @@ class Requester:
 
     # Messages
 
-    def _packet(self, qp: QueuePair, wqe: SendWqe, op: WqeOp, data: bytes, size: int) -> Packet:
+    def _packet(
+        self, qp: QueuePair, wqe: SendWqe, op: WqeOp, data: bytes, size: int, start: int = 0
+    ) -> Packet:
+        remote = wqe.remote
+        if remote is not None and start:
+            remote = Remote(remote.address + start, remote.key)
         return Packet(
             op,
             self._function,
@@ -229,31 +250,51 @@ class Requester:
             size,
             wqe.ctrl.imm,
             wqe.ctrl.solicited,
-            wqe.remote,
+            remote,
             wqe.atomic,
             wqe.address,
             wqe.xrc_srqn,
         )
 
-    def _send(self, qp: QueuePair, wqe: SendWqe, op: WqeOp, data: bytes) -> None:
-        self._exchange(qp, self._packet(qp, wqe, op, data, len(data)))
-        self._count(op)
-        counters = self._function.port.counters
-        counters.transmit_packets += 1
-        counters.transmit_octets += len(data)
+    def _write(self, qp: QueuePair, wqe: SendWqe, op: WqeOp) -> None:
+        """Move the next piece; only the last carries the immediate value."""
+        total = wqe.size_bytes
+        start = qp.progress
+        size = min(PIECE_BYTES, total - start)
+        is_last = start + size == total
+        pieces = wqe.data if size == total else window(wqe.data, start, size)
+        data = self._gather(pieces, qp)
+        packet = self._packet(qp, wqe, op if is_last else WqeOp.WRITE, data, size, start)
+        self._exchange(qp, packet)
+        self._finish_piece(qp, size, is_last)
 
-    def _read(self, qp: QueuePair, wqe: SendWqe, op: WqeOp) -> int:
-        size = 8 if op is not WqeOp.READ else wqe.size_bytes
-        if op is not WqeOp.READ and wqe.size_bytes != 8:
+    def _read(self, qp: QueuePair, wqe: SendWqe) -> None:
+        total = wqe.size_bytes
+        start = qp.progress
+        size = min(PIECE_BYTES, total - start)
+        is_last = start + size == total
+        pieces = wqe.data if size == total else window(wqe.data, start, size)
+        ack = self._exchange(qp, self._packet(qp, wqe, WqeOp.READ, b"", size, start))
+        self._scatter(pieces, qp, ack.data)
+        self._finish_piece(qp, size, is_last)
+        self._count(WqeOp.READ)
+
+    def _finish_piece(self, qp: QueuePair, size: int, is_last: bool) -> None:
+        qp.rnr_tries = qp.transport_tries = qp.fault_tries = 0
+        if not is_last:
+            qp.progress += size
+            self._retry_in(qp, 0)
+
+    def _atomic(self, qp: QueuePair, wqe: SendWqe, op: WqeOp) -> None:
+        if wqe.size_bytes != _ATOMIC_BYTES:
             raise _Failed(Syndrome.LOCAL_LENGTH)
-        # Local pages must be there before an atomic is carried out at the other side.
+        # Local pages must be there before the other side carries it out: it is not repeatable.
         for sge in wqe.data:
             if isinstance(sge, Sge):
                 self._spans(qp, sge, Access.LOCAL_WRITE, PageFaultType.REQUESTER_READ)
-        ack = self._exchange(qp, self._packet(qp, wqe, op, b"", size))
-        self._scatter(qp, wqe, ack.data)
+        ack = self._exchange(qp, self._packet(qp, wqe, op, b"", _ATOMIC_BYTES))
+        self._scatter(wqe.data, qp, ack.data)
         self._count(op)
-        return size
 
     def _exchange(self, qp: QueuePair, packet: Packet) -> Ack:
         """Deliver a message to the peer; raises when it is not acknowledged now."""
@@ -353,7 +394,7 @@ class Requester:
     def _send_datagram(self, qp: QueuePair, wqe: SendWqe, op: WqeOp) -> None:
         if wqe.address is None or op in _READS or wqe.remote is not None:
             raise _Failed(Syndrome.LOCAL_QP_OPERATION)
-        data = self._gather(qp, wqe)
+        data = self._gather(wqe.data, qp)
         packet = self._packet(qp, wqe, op, data, len(data))
         fabric = self._function.fabric
         for target, other in fabric.datagram_targets(self._function, wqe.address):
@@ -381,7 +422,7 @@ class Requester:
             raise _Failed(Syndrome.MW_BIND)
         table = args.inline_table
         if not table and args.table_bytes and wqe.data:
-            table = self._gather(qp, wqe)[: args.table_bytes]
+            table = self._gather(wqe.data, qp)[: args.table_bytes]
         withdrawn = apply_umr(mkey, args, table)
         if withdrawn is not None:
             self._perhaps_go_stale(withdrawn)
@@ -427,6 +468,7 @@ class Requester:
                 return
         index = send.consumer
         send.advance(wqe.ctrl.segments)
+        qp.progress = 0
         if not wqe.ctrl.signaled:
             return
         cq = function.cqs.get(qp.send_cqn)
@@ -454,6 +496,7 @@ class Requester:
         code = VENDOR_SYNDROME[syndrome] if vendor is None else vendor
         self._post_error(qp, send.consumer, opcode, syndrome, code)
         send.advance(self._segments_at_head(qp))
+        qp.progress = 0
         self.fail_queue(qp)
 
     @staticmethod

@@ -27,6 +27,7 @@ from gdrstorm.bed.connectx.memory import Cause
 from gdrstorm.bed.connectx.mkey import Accessor, Refused, Span
 from gdrstorm.bed.connectx.oracle import Refusal, StrayKind
 from gdrstorm.bed.connectx.prm import (
+    NO_PD,
     VENDOR_SYNDROME,
     Access,
     CqeOp,
@@ -151,11 +152,17 @@ class Responder:
         if size == 0:
             return []
         try:
-            return self._function.mkeys.translate(
-                remote.key, remote.address, size, access, qp.accessor
-            )
+            who = self._remote_accessor(qp, packet)
+            return self._function.mkeys.translate(remote.key, remote.address, size, access, who)
         except Refused as refused:
             return self._refused_remote(qp, refused)
+
+    def _remote_accessor(self, qp: QueuePair, packet: Packet) -> Accessor:
+        """An XRC target has no protection domain of its own: that of the SRQ counts."""
+        if qp.type != QpType.XRC:
+            return qp.accessor
+        srq = self._function.srqs.get(packet.xrc_srqn)
+        return Accessor(srq.pd if srq is not None else NO_PD, qp.number)
 
     def _refused_remote(self, qp: QueuePair, refused: Refused) -> Reply:
         note_refusal(self._function, qp, refused)

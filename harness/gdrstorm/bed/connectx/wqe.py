@@ -7,6 +7,7 @@ A WQE that cannot be read raises BadWqe, which the QP turns into a local operati
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -231,6 +232,24 @@ def _parse_umr(raw: bytes, end: int) -> tuple[UmrArgs, tuple[Sge | bytes, ...]]:
     else:
         data = _parse_data(raw, at, end)
     return UmrArgs(flags, mask, offset, size, context, inline), data
+
+
+def window(data: tuple[Sge | bytes, ...], start: int, size: int) -> Iterator[Sge | bytes]:
+    """The parts of a data list that hold `size` bytes from `start`."""
+    for piece in data:
+        length = len(piece) if isinstance(piece, bytes) else piece.size_bytes
+        if start >= length:
+            start -= length
+            continue
+        take = min(length - start, size)
+        if isinstance(piece, bytes):
+            yield piece[start : start + take]
+        else:
+            yield Sge(take, piece.key, piece.address + start)
+        size -= take
+        start = 0
+        if size == 0:
+            return
 
 
 def parse_receive(raw: bytes, terminate_lkey: int) -> tuple[Sge, ...]:

@@ -43,7 +43,7 @@ from gdrstorm.bed.connectx.plant import Saboteur
 from gdrstorm.bed.connectx.prm import Event, Op, QpType, RqType, WqeOp
 from gdrstorm.bed.vfio_user.device import DmaError
 
-MEMORY_BYTES = 1 << 20
+MEMORY_BYTES = 2 << 20
 PAGE = 4096
 SIGNALED = 8
 SOLICITED = 2

@@ -12,7 +12,7 @@ from gdrstorm.bed.connectx.cq import Completion
 from gdrstorm.bed.connectx.layouts import CqcLayout, ModifyCqInLayout
 from gdrstorm.bed.connectx.memory import GuestMemory, PagedBuffer
 from gdrstorm.bed.connectx.oracle import Oracle
-from gdrstorm.bed.connectx.prm import CqeOp, Event, Op, WqeOp
+from gdrstorm.bed.connectx.prm import CqeOp, Event, Op, Status, WqeOp
 
 UAR = 0x10000
 
@@ -150,6 +150,21 @@ def test_resize_ends_the_old_ring_and_goes_on_in_the_new() -> None:
     model.post(entry(77))
     raw = guest.get(base + 4 * 64, 64)
     assert (int.from_bytes(raw[60:62], "big"), raw[63] & 1) == (77, 0)
+
+
+def test_a_ring_too_small_for_what_is_unread_is_refused() -> None:
+    guest = Guest()
+    cq = guest.make_cq(3)
+    for number in range(5):
+        guest.function.cqs[cq.number].post(entry(number))
+    request = bytearray(ModifyCqInLayout.SIZE_BYTES)
+    request[6:8] = (1).to_bytes(2, "big")
+    ModifyCqInLayout.cqn.put(request, cq.number)
+    CqcLayout.log_cq_size.put(request, 2, ModifyCqInLayout.cq_context.byte)
+    page = struct.pack(">Q", guest.alloc(4096))
+    assert guest.command(Op.MODIFY_CQ, request + page)[0] == Status.BAD_CQ_SIZE
+    guest.poll_all(cq)
+    guest.succeed(Op.MODIFY_CQ, request + page)
 
 
 def test_large_entries_are_found_in_their_second_half() -> None:

@@ -18,6 +18,7 @@ from connectx_guest import (
 )
 
 from gdrstorm.bed.connectx.prm import CqeOp, Event, Op, QpState, QpType, Syndrome, WqeOp
+from gdrstorm.bed.connectx.requester import PIECE_BYTES
 
 PATTERN = bytes(range(256)) * 40
 
@@ -284,6 +285,29 @@ def test_shared_receive_queue_follows_its_list_and_reports_its_limit() -> None:
     assert [c.counter for c in b.poll_all(qb.receive_cq)] == [0, 5, 1]
     assert b.get(target + 5 * 64, 3) == b"two"
     assert b.events(b.eq_base) == [(Event.SRQ_LIMIT, 0, b.events(b.eq_base)[0][2])]
+
+
+def test_long_messages_go_in_pieces_between_which_memory_may_vanish() -> None:
+    a, qa, b, _ = pair()
+    size = 3 * PIECE_BYTES // 2
+    source, lkey = a.make_mr(size)
+    target, rkey = b.make_mr(size)
+    a.put(source, bytes(i * 31 & 0xFF for i in range(size)))
+    a.send(qa, WqeOp.WRITE, remote(target, rkey), sge(source, lkey, size))
+    assert a.poll_all(qa.send_cq) == []
+    a.ctx.pass_time(0.001)
+    assert len(a.poll_all(qa.send_cq)) == 1
+    assert b.get(target, size) == a.get(source, size)
+    a.put(source, bytes(size))
+    a.send(qa, WqeOp.READ, remote(target, rkey), sge(source, lkey, size))
+    a.ctx.pass_time(0.001)
+    assert a.poll_all(qa.send_cq)[0].byte_count == size
+    assert b.get(target, size) == a.get(source, size)
+    a.send(qa, WqeOp.WRITE, remote(target, rkey), sge(source, lkey, size))
+    b.ctx.holes.append((target + PIECE_BYTES, target + size))
+    a.ctx.pass_time(0.001)
+    assert a.poll_all(qa.send_cq)[0].syndrome == Syndrome.REMOTE_ACCESS
+    assert b.oracle.snapshot().stray[0].iova == target + PIECE_BYTES
 
 
 def test_missing_remote_page_asks_the_driver_and_goes_on() -> None:

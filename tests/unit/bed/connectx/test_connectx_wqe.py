@@ -17,6 +17,7 @@ from gdrstorm.bed.connectx.wqe import (
     parse_ctrl,
     parse_receive,
     parse_send,
+    window,
 )
 
 
@@ -78,6 +79,21 @@ def test_data_segments_come_back_in_order(pieces: list[bytes | Sge], where: int)
     assert list(wqe.data) == pieces
     assert wqe.remote is not None
     assert (wqe.remote.address, wqe.remote.key) == (where, 5)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=6),
+    step=st.integers(1, 25),
+)
+def test_windows_cover_a_list_once_and_in_order(sizes: list[int], step: int) -> None:
+    data = tuple(Sge(size, 1, 1000 * n) for n, size in enumerate(sizes))
+    every = [piece.address + i for piece in data for i in range(piece.size_bytes)]
+    seen = []
+    for start in range(0, len(every), step):
+        for piece in window(data, start, min(step, len(every) - start)):
+            assert isinstance(piece, Sge)
+            seen += [piece.address + i for i in range(piece.size_bytes)]
+    assert seen == every
 
 
 def test_zero_length_means_two_gigabytes() -> None:
