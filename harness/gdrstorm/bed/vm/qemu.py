@@ -23,6 +23,7 @@ _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 _PXB_BUS = 64
 _MACHINE = "q35,smbus=off,sata=off,usb=off,vmport=off,graphics=off"
 _CMDLINE_BASE = (
+    "gdrstorm.bed=1",  # says to everybody inside that nothing here is hardware
     "console=ttyS0",
     "panic=-1",  # with -no-reboot: QEMU ends when the kernel panics
     "printk.devkmsg=on",  # else /dev/kmsg drops lines beyond ten
