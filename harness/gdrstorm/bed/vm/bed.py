@@ -73,6 +73,12 @@ class RunningCommand:
         self._queue = queue
         self._started = time.monotonic()
 
+    def feed(self, data: bytes) -> None:
+        """Send all the input there is, then end of file."""
+        if data:
+            self.write_stdin(data)
+        self.write_stdin(b"")
+
     def write_stdin(self, data: bytes) -> None:
         """Send input; no bytes mean end of file."""
         for offset in range(0, max(1, len(data)), MAX_PAYLOAD_BYTES):
@@ -304,9 +310,9 @@ class Bed:
     ) -> CommandResult:
         """Run a command as root in the guest and wait for it."""
         command = self.start_command(argv, env=env, cwd=cwd)
-        if stdin:
-            command.write_stdin(stdin)
-        command.write_stdin(b"")
+        # beside the reading of output: a command that answers while it is fed would block both
+        feeder = threading.Thread(target=command.feed, args=(stdin,), daemon=True)
+        feeder.start()
         return command.wait(timeout_s, on_stdout, on_stderr)
 
     def qmp(self, command: str, **arguments: object) -> Any:
@@ -389,6 +395,9 @@ class Bed:
             launched.supervisor.kill()  # its children follow by PR_SET_PDEATHSIG
             launched.supervisor.wait()
         if self._journal is not None and threading.current_thread() is not self._journal:
+            # what has arrived is still read, then the reader sees the end
+            with contextlib.suppress(OSError):
+                sockets.journal.shutdown(socket.SHUT_RD)
             self._journal.join()
         if self._qmp is not None:
             self._qmp.close()

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from gdrstorm.bed.vm import debian, image
+from gdrstorm.bed.vm import debian, image, initramfs
 from gdrstorm.bed.vm.accel import LIMIT_S, prove_kvm
 from gdrstorm.bed.vm.qemu import tree_command, tree_environment
 from gdrstorm.errors import BrokenError, UnavailableError
@@ -42,6 +42,11 @@ PACKAGES = (
     *("rdma-core", "ibverbs-utils", "ibverbs-providers", "perftest", "rdmacm-utils"),
     *("infiniband-diags", "iproute2", "kmod", "pciutils", "procps", "strace", "zstd"),
     *("gcc", "libc6-dev", "libibverbs-dev", "busybox-static"),
+)
+UNPACKED_MODULES = (
+    *initramfs.ROOT_MODULES,
+    *("virtio_iommu", "mlx5_ib", "rdma_rxe", "rdma_ucm", "ib_uverbs", "dummy"),
+    *("vfio_iommu_type1", "vfio_pci", "vgem", "aer_inject"),
 )
 _HOOK = Path(__file__).with_name("build_hook.sh")
 _BEAT_S = 4.0
@@ -164,6 +169,7 @@ def _build(
         sources=sources.lines,
     )
     _strip(tree)
+    _unpack_modules(tree, script.kernel)
     _write_vmlinux(beside, tree, script.kernel, progress)
     _check_qemu(tree)
     (beside / image.RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=2))
@@ -295,6 +301,29 @@ def _strip(tree: Path) -> None:
             shutil.rmtree(target)
         else:
             target.unlink(missing_ok=True)
+
+
+def _unpack_modules(tree: Path, release: str) -> None:
+    """Modules that beds load, uncompressed: the guest would spend seconds on it at every boot."""
+    directory = tree / "usr/lib/modules" / release
+    dependencies = initramfs.parse_modules_dep((directory / "modules.dep").read_text())
+    names = [name for name in UNPACKED_MODULES if name in dependencies]
+    for path in initramfs.resolve_modules(names, dependencies, frozenset()):
+        packed = directory / path
+        plain = packed.with_name(packed.name.split(".ko", 1)[0] + ".ko")
+        if packed != plain:
+            plain.write_bytes(initramfs.read_module(packed))
+            packed.unlink()
+    _run_depmod(tree, release)
+
+
+def _run_depmod(tree: Path, release: str) -> None:
+    argv = tree_command(tree, "usr/sbin/depmod")
+    done = subprocess.run(
+        [*argv, "-b", str(tree / "usr"), release], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BrokenError(f"depmod failed: {done.stderr.strip()}")
 
 
 def _write_vmlinux(beside: Path, tree: Path, release: str, progress: Progress) -> None:

@@ -156,17 +156,15 @@ class Monitor:
             if not (name == "agent" and congested):
                 poll.register(sock.fileno(), select.POLLIN)
                 names[sock.fileno()] = name
-        if congested:
-            self._heard = time.monotonic()
-        ready = poll.poll(self._poll_ms())
-        for fd, _ in ready:
+        for fd, _ in poll.poll(self._poll_ms()):
             if fd == self._wake_read:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, _READ_BYTES)
             else:
                 self._read(names[fd])
-        if not ready:
-            self._check_deadlines()
+        if congested:
+            self._heard = time.monotonic()
+        self._check_deadlines()
 
     def _deadlines(self) -> list[tuple[float, type[failures.BedFailure], str]]:
         options = self._options
