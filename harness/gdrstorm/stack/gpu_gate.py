@@ -74,15 +74,18 @@ class _Table:
         self.path = path
         self.rows: list[GateResult] = []
 
-    def add(self, case: str, expected: Sequence[str], got: str, note: str = "") -> None:
+    def add(
+        self, case: str, expected: Sequence[str], got: str, *, is_refusal: bool = False
+    ) -> None:
+        """A row; `is_refusal` when the right answer is that the driver says no."""
         words = tuple(expected)
         self.rows.append(
-            GateResult(self.name, case, self.path, words, got, got in words, OK not in words, note)
+            GateResult(self.name, case, self.path, words, got, got in words, is_refusal)
         )
 
     def call(self, case: str, expected: Sequence[str], action: Callable[[], object]) -> None:
         """A row whose answer is how the action ended."""
-        self.add(case, expected, _outcome(action))
+        self.add(case, expected, _outcome(action), is_refusal=OK not in expected)
 
     def skip(self, case: str, why: str) -> None:
         self.rows.append(GateResult(self.name, case, self.path, (), "", False, skipped=why))
@@ -125,7 +128,7 @@ def run_force_pcie(exporter: Exporter, importer: Importer) -> tuple[GateResult, 
         table.call("FORCE_PCIE, a page inside", _FORCE_REFUSALS, lambda: export(force, PAGE, PAGE))
         seen = {_outcome(lambda: export(force)) for _ in range(_REPEATS)}
         case = f"FORCE_PCIE {_REPEATS} times"
-        table.add(case, _FORCE_REFUSALS, " and ".join(sorted(seen)))
+        table.add(case, _FORCE_REFUSALS, " and ".join(sorted(seen)), is_refusal=True)
         table.call("default mapping afterwards", (OK,), lambda: export(Mapping.DEFAULT))
         table.add("descriptors left", ("0",), str(_open_descriptors() - start))
         table.add("GPU memory", ("as before",), _compare(before, meter(), 0, 0))
@@ -153,7 +156,7 @@ def run_rm_bad_input(exporter: Exporter, importer: Importer) -> tuple[GateResult
                 got += " and a descriptor"
             if answer.fd >= 0:
                 os.close(answer.fd)
-            table.add(row.case, row.expected, got)
+            table.add(row.case, row.expected, got, is_refusal=OK not in row.expected)
         table.add("descriptors left", ("0",), str(_open_descriptors() - start))
         left = _compare(before, read_memory(client).used_bytes, 0, 0)
         table.add("GPU memory", ("as before",), left)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gdrstorm.kmsg.witness.nvml import NvmlWitness, parse_bus_id
-from gdrstorm.model.event import EventClass, Severity
+from gdrstorm.model.event import EventClass, Severity, Source
 
 
 class FakeNvml:
@@ -72,6 +72,7 @@ def test_xids_become_events_and_a_killed_process_is_no_fault() -> None:
     fault, notice = witness.poll()
     assert (fault.cls, fault.device, fault.code) == (EventClass.XID, "0000:9b:00.0", "119")
     assert fault.severity is Severity.ERROR and fault.is_fault
+    assert fault.source is Source.NVML
     assert not notice.is_fault
     assert fault.id != notice.id
     assert witness.poll() == []

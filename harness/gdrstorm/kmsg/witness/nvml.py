@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import itertools
-import time
 from typing import Any
 
-from gdrstorm.model.event import Detail, Event, EventClass, Severity, Source
+from gdrstorm.kmsg.witness.common import EventMaker
+from gdrstorm.model.event import Event, EventClass, Severity, Source
 
 #: Xids that a process ending by force causes, or that report a recovery: kept, but no fault.
 _NOTICE = {45, 63, 92, 94}
@@ -32,7 +31,7 @@ class NvmlWitness:
         self._nvml = nvml
         self._set: Any = None
         self._lost: set[str] = set()
-        self._numbers = itertools.count(1)
+        self._maker = EventMaker(Source.NVML)
 
     def start(self) -> None:
         """Register for Xid events. Raises OSError with what NVML said."""
@@ -95,23 +94,13 @@ class NvmlWitness:
         return parse_bus_id(text.decode() if isinstance(text, bytes) else str(text))
 
     def _event(self, bdf: str | None, xid: int, title: str = "") -> Event:
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        return Event(
-            id=f"nvml-{next(self._numbers)}",
-            cls=EventClass.XID,
-            severity=Severity.INFO if xid in _NOTICE else Severity.ERROR,
+        return self._maker.make(
+            EventClass.XID,
+            Severity.INFO if xid in _NOTICE else Severity.ERROR,
+            title or f"Xid {xid} (told by NVML)",
             device=bdf,
             code=str(xid),
-            title=title or f"Xid {xid} (told by NVML)",
-            time_ns=now,
-            last_time_ns=now,
-            source=SOURCE,
-            details=(Detail("witness", "NVML"),),
         )
-
-
-#: model.event has no member of its own for this witness in every version.
-SOURCE = next((source for source in Source if source.value == "nvml"), Source.SYSFS)
 
 
 def parse_bus_id(text: str) -> str:
