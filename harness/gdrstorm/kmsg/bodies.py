@@ -44,6 +44,27 @@ def bits_of_status(status: int, corrected: bool) -> list[str]:
     return [names.get(bit, f"bit {bit}") for bit in range(32) if status >> bit & 1]
 
 
+# Long names of kernels before 4.20 and of the ras:aer_event trace event (include/ras/ras_event.h).
+_LONG_NAMES = {
+    "Receiver Error": "RxErr", "Bad TLP": "BadTLP", "Bad DLLP": "BadDLLP", "RELAY_NUM Rollover": "Rollover",
+    "Replay Timer Timeout": "Timeout", "Advisory Non-Fatal": "NonFatalErr", "Advisory Non-Fatal Error": "NonFatalErr",
+    "Corrected Internal Error": "CorrIntErr", "Header Log Overflow": "HeaderOF", "Data Link Protocol": "DLP",
+    "Data Link Protocol Error": "DLP", "Surprise Down Error": "SDES", "Poisoned TLP": "TLP",
+    "Flow Control Protocol": "FCP",
+    "Flow Control Protocol Error": "FCP", "Completion Timeout": "CmpltTO", "Completer Abort": "CmpltAbrt",
+    "Unexpected Completion": "UnxCmplt", "Receiver Overflow": "RxOF", "Malformed TLP": "MalfTLP", "ECRC Error": "ECRC",
+    "Unsupported Request": "UnsupReq", "Unsupported Request Error": "UnsupReq", "ACS Violation": "ACSViol",
+    "Uncorrectable Internal Error": "UncorrIntErr", "MC Blocked TLP": "BlockedTLP",
+    "AtomicOp Egress Blocked": "AtomicOpBlocked", "TLP Prefix Blocked Error": "TLPBlockedErr",
+    "Poisoned TLP Egress Blocked": "PoisonTLPBlocked",
+}  # fmt: skip
+
+
+def aer_name_of(name: str) -> str:
+    """The short name of an AER error bit, whichever way it was written."""
+    return _LONG_NAMES.get(name, name)
+
+
 def _aer_detail(draft: Draft, line: Line) -> None:
     """Layer, agent, status, bits, TLP header and recovery outcome of an AER or DPC report."""
     text = line.text

@@ -98,15 +98,22 @@ def lock_name(text: str) -> str | None:
 
 def _frame(draft: Draft, text: str) -> None:
     """The first sure frame that does more than wait or warn is the culprit."""
-    found = _FRAME.match(text)
-    if not found:
+    if not _FRAME.match(text):
         return
     draft.framed = True
-    if found["unsure"] or "culprit" in draft.details:
-        return
-    name = normalise_title(found["func"])
-    if not _PLUMBING.match(name.lstrip("_")) and not _PLUMBING.match(name):
+    if "culprit" not in draft.details and (name := culprit_of([text])):
         draft.details["culprit"] = name
+
+
+def culprit_of(stack: list[str]) -> str | None:
+    """The first function of a stack dump (log or /proc/PID/stack) that does more than wait or warn."""
+    for line in stack:
+        found = _FRAME.match(line)
+        if found and not found["unsure"]:
+            name = normalise_title(found["func"])
+            if not _PLUMBING.match(name.lstrip("_")) and not _PLUMBING.match(name):
+                return name
+    return None
 
 
 def absorb(draft: Draft, line: Line) -> bool | None:
