@@ -239,6 +239,9 @@ def _lifetimes() -> Iterator[Case]:
         registration.destroy()
         registration.destroy()
 
+    def reregistered(bench: Bench) -> None:
+        bench.importer.reregister(bench.register(), Access.LOCAL_WRITE)
+
     def foreign_pd(bench: Bench) -> None:
         assert isinstance(bench.importer, UverbsImporter)
         handle = _foreign_pd(bench)
@@ -264,6 +267,12 @@ def _lifetimes() -> Iterator[Case]:
     fine = _both(OK, other=(OK,))
     library = "libibverbs frees the MR at the first call"
     yield Case("deregistered twice", destroyed_twice, {IOCTL: ("ENOENT",)}, library)
+    yield Case(
+        "reregistered",
+        reregistered,
+        {LIBIBVERBS: ("EINVAL",), IOCTL: ("EOPNOTSUPP",)},
+        "dma-buf MRs have no REREG",
+    )
     yield Case("PD of another context", foreign_pd, {IOCTL: ("ENOENT",)}, "a PD has its context")
     yield Case("descriptor closed before DEREG", closed_first, fine)
     yield Case("export freed before DEREG", freed_first, fine)

@@ -23,6 +23,7 @@ ATTR_F_MANDATORY = 1 << 0
 OBJECT_DEVICE = 0
 OBJECT_PD = 1
 OBJECT_MR = 7
+METHOD_INVOKE_WRITE = 0
 METHOD_INFO_HANDLES = 1
 METHOD_MR_DESTROY = 1
 METHOD_QUERY_MR = 3
@@ -44,6 +45,12 @@ class RegDmabufMr(enum.IntEnum):
 
 
 DESTROY_MR_HANDLE = 0
+# INVOKE_WRITE: a command of the older write ABI (ib_user_verbs.h) by ioctl.
+CORE_IN = 0
+CORE_OUT = 1
+WRITE_CMD = 2
+CMD_REREG_MR = 11
+REREG_ACCESS = 1 << 2
 INFO_OBJECT_ID = 0
 INFO_HANDLES_LIST = 2
 # enum rdma_driver_id (ib_user_ioctl_verbs.h) has 22 of them in Linux 7.3.
@@ -64,6 +71,27 @@ class Access(enum.IntFlag):
     FLUSH_GLOBAL = 1 << 8
     FLUSH_PERSISTENT = 1 << 9
     RELAXED_ORDERING = 1 << 20
+
+
+class IbUverbsReregMr(ctypes.Structure):
+    """struct ib_uverbs_rereg_mr (ib_user_verbs.h)."""
+
+    _fields_ = [
+        ("response", ctypes.c_uint64),
+        ("mr_handle", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("start", ctypes.c_uint64),
+        ("length", ctypes.c_uint64),
+        ("hca_va", ctypes.c_uint64),
+        ("pd_handle", ctypes.c_uint32),
+        ("access_flags", ctypes.c_uint32),
+    ]
+
+
+class IbUverbsReregMrResp(ctypes.Structure):
+    """struct ib_uverbs_rereg_mr_resp."""
+
+    _fields_ = [("lkey", ctypes.c_uint32), ("rkey", ctypes.c_uint32)]
 
 
 class IbUverbsAttr(ctypes.Structure):
@@ -92,6 +120,8 @@ class IbUverbsIoctlHdr(ctypes.Structure):
     ]
 
 
+check_layout(IbUverbsReregMr, 48, mr_handle=8, flags=12, start=16, hca_va=32, access_flags=44)
+check_layout(IbUverbsReregMrResp, 8, lkey=0, rkey=4)
 check_layout(IbUverbsAttr, 16, attr_id=0, len=2, flags=4, attr_data=6, data=8)
 check_layout(IbUverbsIoctlHdr, 24, length=0, object_id=2, method_id=4, num_attrs=6, driver_id=16)
 
@@ -108,8 +138,8 @@ def attr_object(attr_id: int, handle: int) -> IbUverbsAttr:
     return attr(attr_id, handle, 0)
 
 
-def attr_out(attr_id: int, target: ctypes.c_uint32) -> IbUverbsAttr:
-    """A 32-bit output; `target` must outlive the call."""
+def attr_pointer(attr_id: int, target: ctypes.c_uint32 | ctypes.Structure) -> IbUverbsAttr:
+    """An output, or an input longer than 8 bytes; `target` must outlive the call."""
     return attr(attr_id, ctypes.addressof(target), ctypes.sizeof(target))
 
 
@@ -121,7 +151,7 @@ def find_driver_id(fd: int) -> int:
     """
     act = f"cannot find driver id: fd={fd}"
     handles = ctypes.c_uint32()
-    attrs = [attr(INFO_OBJECT_ID, OBJECT_PD, 8), attr_out(INFO_HANDLES_LIST, handles)]
+    attrs = [attr(INFO_OBJECT_ID, OBJECT_PD, 8), attr_pointer(INFO_HANDLES_LIST, handles)]
     for driver_id in range(_DRIVER_IDS):
         try:
             method(act, fd, driver_id, OBJECT_DEVICE, METHOD_INFO_HANDLES, attrs)

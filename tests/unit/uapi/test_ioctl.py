@@ -108,7 +108,7 @@ def test_attributes_wrap_and_carry_their_length() -> None:
     one = rdma_ioctl.attr(3, -1, 8)
     assert (one.attr_id, one.len, one.flags, one.data) == (3, 8, 1, 0xFFFF_FFFF_FFFF_FFFF)
     target = ctypes.c_uint32()
-    out = rdma_ioctl.attr_out(7, target)
+    out = rdma_ioctl.attr_pointer(7, target)
     assert (out.len, out.data) == (4, ctypes.addressof(target))
     assert rdma_ioctl.attr_object(0, 5).len == 0
 
@@ -121,3 +121,9 @@ def test_driver_id_of_what_is_no_uverbs_descriptor() -> None:
     finally:
         os.close(fd)
     assert caught.value.errno == errno.ENOTTY
+
+
+def test_pointers_may_be_structures() -> None:
+    command = rdma_ioctl.IbUverbsReregMr(mr_handle=5, access_flags=1)
+    pointer = rdma_ioctl.attr_pointer(rdma_ioctl.CORE_IN, command)
+    assert (pointer.len, pointer.data) == (48, ctypes.addressof(command))

@@ -165,7 +165,8 @@ class Mr:
         result = load().ibv_rereg_mr(self._address, REREG_CHANGE_ACCESS, None, None, 0, access)
         if result:
             # enum ibv_rereg_mr_err_code: -1 is bad input, seen before any call; the rest set errno.
-            raise CallError(act, ctypes.get_errno() or errno.EINVAL)
+            value = ctypes.get_errno() or errno.EINVAL
+            raise CallError(act, value, REREG_HINTS.get(value))
         record = IbvMr.from_address(self._address)
         self.lkey, self.rkey = int(record.lkey), int(record.rkey)
 
@@ -273,6 +274,12 @@ REGISTER_HINTS = {
     errno.EPROTONOSUPPORT: "the kernel's verbs are older than this libibverbs",
     errno.EOPNOTSUPP: "this provider or kernel has no dma-buf MRs; try: gdrstorm check",
     524: "the exporter refused the attachment: topology or mapping type",
+}
+
+
+REREG_HINTS = {
+    errno.EINVAL: "access flags, or a dma-buf MR: libibverbs has no REREG for those",
+    errno.EOPNOTSUPP: "the driver has no REREG for this kind of MR",
 }
 
 

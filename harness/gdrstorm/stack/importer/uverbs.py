@@ -7,18 +7,17 @@ are called on its command descriptor. No storm: the native engine has no such ba
 from __future__ import annotations
 
 import ctypes
-import errno
 from typing import Self
 
 from gdrstorm.engine import ImporterBinding
-from gdrstorm.errors import CallError, UnavailableError
+from gdrstorm.errors import UnavailableError
 from gdrstorm.model.stack import StackPart, Support
 from gdrstorm.stack.identity import describe_hca
 from gdrstorm.stack.importer import ACCESS_DEFAULT, Registration
-from gdrstorm.stack.importer.libibverbs import REGISTER_HINTS, Hca
+from gdrstorm.stack.importer.libibverbs import REGISTER_HINTS, REREG_HINTS, Hca
 from gdrstorm.stack.importer.verbs import choose_hca, probe_hca
 from gdrstorm.uapi import rdma_ioctl
-from gdrstorm.uapi.rdma_ioctl import RegDmabufMr, attr, attr_object, attr_out
+from gdrstorm.uapi.rdma_ioctl import RegDmabufMr, attr, attr_object, attr_pointer
 
 
 class UverbsMr:
@@ -107,8 +106,8 @@ class UverbsImporter:
             attr(RegDmabufMr.IOVA, iova, 8),
             attr(RegDmabufMr.FD, fd & 0xFFFF_FFFF, 4),
             attr(RegDmabufMr.ACCESS_FLAGS, access & 0xFFFF_FFFF, 4),
-            attr_out(RegDmabufMr.RESP_LKEY, lkey),
-            attr_out(RegDmabufMr.RESP_RKEY, rkey),
+            attr_pointer(RegDmabufMr.RESP_LKEY, lkey),
+            attr_pointer(RegDmabufMr.RESP_RKEY, rkey),
         ]
         act = (
             f"cannot register MR by ioctl: {self.hca.name} pd={pd_handle} fd={fd} "
@@ -127,8 +126,32 @@ class UverbsImporter:
         return UverbsMr(self.hca, self._driver_id, handle, lkey.value, rkey.value)
 
     def reregister(self, registration: Registration, access: int) -> None:
-        act = f"cannot reregister MR: {self.hca.name}"
-        raise CallError(act, errno.EOPNOTSUPP, "the ioctl ABI has no such method; use verbs")
+        """REREG_MR of the write ABI, change of access only: the kernel's own answer. Raises CallError."""
+        assert isinstance(registration, UverbsMr)
+        self.reregister_handle(registration.handle, access)
+
+    def reregister_handle(self, handle: int, access: int) -> None:
+        """`reregister` of any number as an MR handle. Raises CallError."""
+        command = rdma_ioctl.IbUverbsReregMr(
+            mr_handle=handle,
+            flags=rdma_ioctl.REREG_ACCESS,
+            pd_handle=self.hca.pd_handle,
+            access_flags=access & 0xFFFF_FFFF,
+        )
+        answer = rdma_ioctl.IbUverbsReregMrResp()
+        rdma_ioctl.method(
+            f"cannot reregister MR by ioctl: {self.hca.name} handle={handle} access={access:#x}",
+            self.hca.command_fd,
+            self._driver_id,
+            rdma_ioctl.OBJECT_DEVICE,
+            rdma_ioctl.METHOD_INVOKE_WRITE,
+            [
+                attr_pointer(rdma_ioctl.CORE_IN, command),
+                attr_pointer(rdma_ioctl.CORE_OUT, answer),
+                attr(rdma_ioctl.WRITE_CMD, rdma_ioctl.CMD_REREG_MR, 8),
+            ],
+            REREG_HINTS,
+        )
 
     def binding(self) -> ImporterBinding:
         raise UnavailableError("uverbs cannot storm: no such native back end", "use verbs")
