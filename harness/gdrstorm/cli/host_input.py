@@ -86,7 +86,8 @@ def judge_all(
     admissions = []
     for exporter in exporters:
         fitting = (P2P_POLICY, DEFAULT_POLICY) if exporter in gpus else (LINUX_POLICY,)
-        for importer in importers:
+        # Without an RDMA device there is still what the exporter alone decides.
+        for importer in importers or [""]:
             for name in (policy,) if policy else fitting:
                 admissions.append(judge_pair(inventory, name, exporter, importer))
     return tuple(admissions)

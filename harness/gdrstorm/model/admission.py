@@ -61,7 +61,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     exporter: str
     """bdf."""
     importer: str
-    """Name of an hca, or a bdf."""
+    """Name of an hca, or a bdf; empty asks what the exporter alone decides."""
     mapping: MappingType
     window: Window | None = None
     """None asks for any range that is fit."""
@@ -135,7 +135,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     exporter: str
     importer: str
-    """bdf of the importing function."""
+    """bdf of the importing function; empty where none was asked for."""
     decision: Decision
     findings: tuple[Finding, ...]
     path: PairPath | None
@@ -187,7 +187,9 @@ def conclude(
     unmet = [str(f) for f in needs if f.answer is not Answer.YES]
     pairs = {(a.exporter, a.importer) for a in admissions}
     if not admissions:
-        reason = "there is no pair of exporter and RDMA device to ask about"
+        reason = "there is no GPU and no BAR exporter to ask about"
+    elif not any(importer for _, importer in pairs):
+        reason = "there is no RDMA device on PCI; only what the exporter decides was asked"
     elif unmet:
         reason = f"the scenario needs {'; '.join(unmet)}"
     else:

@@ -80,37 +80,53 @@ def find_importers(inventory: Inventory) -> tuple[Hca, ...]:
 def judge(inventory: Inventory, request: Request) -> Admission:
     """Admit, reject or unknown for one request.
 
+    An empty importer asks what the exporter alone decides: never more than unknown, but a refusal
+    that no importer could change is seen.
+
     Raises:
         UsageError: a device that is not in the inventory, or a policy that does not exist.
     """
     if request.policy not in POLICIES:
         raise UsageError(f"no such policy: {request.policy}", f"one of {', '.join(POLICIES)}")
     exporter = _find_function(inventory, "exporter", request.exporter)
+    if not request.importer:
+        findings = _judge_by(inventory, request, (exporter, None), (None, None), None)
+        return _make_admission(request, exporter, None, findings, (None, None))
     importer, hca = _find_importer(inventory, request.importer)
-    path = find_path(inventory, exporter, importer)
-    route = find_route(inventory, exporter, importer)
-    findings = _judge_by(inventory, request, (exporter, importer), (path, route), hca)
-    findings = (*findings, advise_acs(route), *advise(inventory, (exporter, importer), hca))
+    way = find_path(inventory, exporter, importer), find_route(inventory, exporter, importer)
+    findings = _judge_by(inventory, request, (exporter, importer), way, hca)
+    findings = (*findings, advise_acs(way[1]), *advise(inventory, (exporter, importer), hca))
+    return _make_admission(request, exporter, importer, findings, way)
+
+
+def _make_admission(
+    request: Request,
+    exporter: PciDevice,
+    importer: PciDevice | None,
+    findings: tuple[Finding, ...],
+    way: tuple[PairPath | None, P2pRoute | None],
+) -> Admission:
     return Admission(
         request=request,
         exporter=exporter.bdf,
-        importer=importer.bdf,
+        importer=importer.bdf if importer else "",
         decision=decide(findings),
         findings=findings,
-        path=path,
-        route=route,
+        path=way[0],
+        route=way[1],
     )
 
 
 def _judge_by(
     inventory: Inventory,
     request: Request,
-    pair: tuple[PciDevice, PciDevice],
-    way: tuple[PairPath, P2pRoute],
+    pair: tuple[PciDevice, PciDevice | None],
+    way: tuple[PairPath | None, P2pRoute | None],
     hca: Hca | None,
 ) -> tuple[Finding, ...]:
     exporter, importer = pair
     path, route = way
+    name = importer.bdf if importer else ""
     if request.policy == LINUX_POLICY:
         return judge_linux(inventory, request, pair, route, hca)
     gpu = next((g for g in inventory.gpus if g.bdf == exporter.bdf), None)
@@ -118,8 +134,8 @@ def _judge_by(
         raise UsageError(f"{exporter.bdf} is no NVIDIA GPU", f"use policy {LINUX_POLICY} for it")
     facts = gather(inventory, request, gpu, exporter, importer)
     if request.policy == P2P_POLICY:
-        return judge_p2p(inventory, facts, route, hca, importer.bdf)
-    return judge_default(facts, path, hca, importer.bdf)
+        return judge_p2p(inventory, facts, route, hca, name)
+    return judge_default(facts, path, hca, name)
 
 
 def judge_pair(inventory: Inventory, policy: str, exporter: str, importer: str) -> Admission:

@@ -14,6 +14,7 @@ from gdrstorm.model.inventory import (
 )
 
 AS_ROOT = "run as root"
+NO_IMPORTER = Unknown(Why.NO_DEVICE, "there is no RDMA device to ask for")
 _MIN_MEMLOCK = 1 << 30
 
 
@@ -40,8 +41,10 @@ def make_unknown(predicate: str, reason: Unknown | None, subject: str = "") -> F
     return Finding(predicate, Answer.UNKNOWN, text, hints.get(reason.why, ""))
 
 
-def answer_distance(route: P2pRoute) -> Finding:
+def answer_distance(route: P2pRoute | None) -> Finding:
     """p2pdma-distance."""
+    if route is None:
+        return make_unknown("p2pdma-distance", NO_IMPORTER)
     distance = route.distance
     if distance.value is None:
         return make_unknown("p2pdma-distance", distance.unknown, route.rule)
@@ -90,6 +93,8 @@ def read_domain(inventory: Inventory, device: PciDevice) -> Probe[str]:
 def answer_dmabuf_mr(hca: Hca | None, importer: str) -> Finding:
     """importer-dmabuf-mr: what trying on the device said."""
     name = "importer-dmabuf-mr"
+    if not importer:
+        return make_unknown(name, NO_IMPORTER)
     if hca is None:
         return make_unknown(name, Unknown(Why.NO_DEVICE, f"{importer} is no RDMA device"))
     return make_finding(

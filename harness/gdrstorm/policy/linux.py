@@ -9,6 +9,7 @@ from __future__ import annotations
 from gdrstorm.model.admission import Answer, Finding, MapKind, P2pRoute, Request, Window
 from gdrstorm.model.inventory import Bar, Hca, Inventory, PciDevice, Probe, Unknown, Why, known
 from gdrstorm.policy.common import (
+    NO_IMPORTER,
     answer_distance,
     answer_dmabuf_mr,
     answer_option,
@@ -76,10 +77,17 @@ def _answer_group(device: PciDevice) -> Finding:
 
 
 def _answer_mask(
-    bar: Probe[Bar], window: Window | None, route: P2pRoute, domain: Probe[str], bits: Probe[int]
+    inventory: Inventory,
+    window: Window | None,
+    bar: Probe[Bar],
+    route: P2pRoute | None,
+    importer: PciDevice | None,
 ) -> Finding:
     """Only an untranslated address through the host bridge is compared with the mask."""
     name = "importer-dma-mask"
+    if importer is None or route is None:
+        return make_unknown(name, NO_IMPORTER)
+    domain, bits = read_domain(inventory, importer), importer.dma_mask_bits
     if route.kind.value is MapKind.BUS_ADDR:
         return Finding(name, Answer.YES, "mapped by bus address: the kernel compares no mask")
     if domain.value in {"DMA", "DMA-FQ"}:
@@ -101,14 +109,13 @@ def _answer_mask(
 def judge_linux(
     inventory: Inventory,
     request: Request,
-    devices: tuple[PciDevice, PciDevice],
-    route: P2pRoute,
+    devices: tuple[PciDevice, PciDevice | None],
+    route: P2pRoute | None,
     hca: Hca | None,
 ) -> tuple[Finding, ...]:
     """Predicate by predicate for (exporter, importer)."""
     exporter, importer = devices
     bar = find_bar(exporter, request.bar)
-    domain = read_domain(inventory, importer)
     return (
         answer_option(inventory, "kernel-p2pdma", "PCI_P2PDMA"),
         answer_option(inventory, "kernel-vfio-dmabuf", "VFIO_PCI_DMABUF"),
@@ -116,6 +123,6 @@ def judge_linux(
         _answer_bar(bar),
         _answer_range(bar, request.window),
         answer_distance(route),
-        _answer_mask(bar, request.window, route, domain, importer.dma_mask_bits),
-        answer_dmabuf_mr(hca, importer.bdf),
+        _answer_mask(inventory, request.window, bar, route, importer),
+        answer_dmabuf_mr(hca, importer.bdf if importer else ""),
     )

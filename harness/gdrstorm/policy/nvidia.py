@@ -33,6 +33,7 @@ from gdrstorm.model.inventory import (
     known,
 )
 from gdrstorm.policy.common import (
+    NO_IMPORTER,
     answer_distance,
     answer_dmabuf_mr,
     answer_option,
@@ -123,9 +124,10 @@ def find_bar1(device: PciDevice) -> Probe[Bar]:
 
 
 def gather(
-    inventory: Inventory, request: Request, gpu: Gpu, device: PciDevice, importer: PciDevice
+    inventory: Inventory, request: Request, gpu: Gpu, device: PciDevice, importer: PciDevice | None
 ) -> NvidiaFacts:
-    """The facts of one pair."""
+    """The facts of one pair; those of the importer are unknown where there is none."""
+    nobody = Probe[int](unknown=NO_IMPORTER)
     return NvidiaFacts(
         driver=inventory.nvidia,
         mapping=request.mapping,
@@ -136,8 +138,8 @@ def gather(
         coherent=gpu.state.coherent,
         dmabuf=gpu.state.dmabuf,
         gpu_name=gpu.name,
-        domain=read_domain(inventory, importer),
-        mask_bits=importer.dma_mask_bits,
+        domain=read_domain(inventory, importer) if importer else Probe(unknown=NO_IMPORTER),
+        mask_bits=importer.dma_mask_bits if importer else nobody,
         hypervisor=inventory.machine.hypervisor,
     )
 
@@ -259,7 +261,7 @@ def _answer_mask(facts: NvidiaFacts) -> Finding:
 
 
 def judge_p2p(
-    inventory: Inventory, facts: NvidiaFacts, route: P2pRoute, hca: Hca | None, importer: str
+    inventory: Inventory, facts: NvidiaFacts, route: P2pRoute | None, hca: Hca | None, importer: str
 ) -> tuple[Finding, ...]:
     """`nvidia-dmabuf-p2p`, predicate by predicate, and its advice."""
     return (
@@ -281,7 +283,7 @@ def judge_p2p(
 
 
 def judge_default(
-    facts: NvidiaFacts, path: PairPath, hca: Hca | None, importer: str
+    facts: NvidiaFacts, path: PairPath | None, hca: Hca | None, importer: str
 ) -> tuple[Finding, ...]:
     """`nvidia-dmabuf-default`: the stock driver and the default mapping type."""
     return (
@@ -299,7 +301,7 @@ def _answer_dmabuf(facts: NvidiaFacts) -> Finding:
     return make_finding("driver-dmabuf", facts.dmabuf, "dma-buf capability of the driver", remedy)
 
 
-def _answer_topology(facts: NvidiaFacts, path: PairPath) -> Finding:
+def _answer_topology(facts: NvidiaFacts, path: PairPath | None) -> Finding:
     name = "grdma-topology"
     if facts.coherent.value:
         return Finding(name, Answer.YES, "coherent GPU: the default mapping needs no topology")
@@ -311,6 +313,8 @@ def _answer_topology(facts: NvidiaFacts, path: PairPath) -> Finding:
         remedy = f"unset NVreg_{TOPOLOGY_OPTION} and reload the driver"
         text = f"{TOPOLOGY_OPTION}={override}"
         return make_finding(name, known(override == "1"), text, remedy)
+    if path is None:
+        return make_unknown(name, NO_IMPORTER)
     if path.common:
         return Finding(name, Answer.YES, f"common bridge {path.common}")
     # NVIDIA's list of chipsets that break peer traffic is internal to the driver.

@@ -42,6 +42,8 @@ def by_pair(admissions: Iterable[Admission]) -> dict[tuple[str, str], list[Admis
 
 def label_function(inventory: Inventory, bdf: str) -> str:
     """`GPU0` or `mlx5_0` for a function that has such a name, else its bdf."""
+    if not bdf:
+        return "(no importer)"
     gpu = next((f"GPU{g.index}" for g in inventory.gpus if g.bdf == bdf), None)
     return gpu or next((h.name for h in inventory.hcas if h.bdf == bdf), bdf)
 

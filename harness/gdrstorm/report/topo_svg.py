@@ -118,7 +118,7 @@ def _cell(admissions: Sequence[Admission], x: float, y: float) -> str:
 
 def render_svg(inventory: Inventory, admissions: Sequence[Admission]) -> str:
     """The whole picture."""
-    extra = {a.exporter for a in admissions} | {a.importer for a in admissions}
+    extra = {bdf for a in admissions for bdf in (a.exporter, a.importer) if bdf}
     shown = find_interesting(inventory, extra)
     children = group_children(inventory, shown)
     by_bdf = {d.bdf: d for d in inventory.pci.value or ()}

@@ -346,6 +346,17 @@ def desktop(root: Path) -> Path:
     return root
 
 
+def gpu_alone(root: Path) -> Path:
+    """A cloud guest with one GPU on its root bus, no NIC and no IOMMU, stock driver."""
+    tree = Tree(root)
+    tree.machine(cpu=INTEL_CPU, hypervisor=True)
+    tree.nvidia(params="GrdmaPciTopoCheckOverride: 0\n")
+    tree.function(host_bridge("0000:00", (0x8086, 0x0D57)))
+    tree.function(gpu("0000:00:06.0"))
+    tree.gpu_files("0000:00:06.0", 0, "NVIDIA H200")
+    return root
+
+
 def one_switch(
     root: Path,
     *,
@@ -481,6 +492,7 @@ MACHINES: dict[str, Callable[[Path], Path]] = {
         gb206_asleep,
         closed_driver,
         desktop,
+        gpu_alone,
         one_switch,
         one_switch_acs,
         two_switches,

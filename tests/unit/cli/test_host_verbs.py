@@ -109,10 +109,24 @@ def test_acs_names_the_ports_and_the_risk(host: str) -> None:
 def test_a_host_with_nothing_gets_an_answer(host: str) -> None:
     code, text = run("check", "--from", host)
     assert code == 4
-    assert "NOT READY: there is no pair" in text and "no NVIDIA GPU" in text
+    assert "NOT READY: there is no GPU" in text and "no NVIDIA GPU" in text
     code, text = run("topo", "--from", host)
     assert code == 0 and "PCI: unknown" in text
     assert run("inventory", "--from", host)[0] == 0
+
+
+@machine("gpu_alone")
+def test_a_gpu_alone_is_asked_for_what_it_decides(host: str, tmp_path: Path) -> None:
+    code, text = run("check", "--from", host, "--policy", "nvidia-dmabuf-p2p", "--json")
+    (admission,) = msgspec.json.decode(text, type=CheckResult).admissions
+    found = {f.predicate: f.answer.value for f in admission.findings}
+    assert code == 4 and admission.decision.value == "reject"
+    assert (found["option-on"], found["static-bar1"], found["mig-off"]) == ("no", "ok", "ok")
+    assert {found[n] for n in ("p2pdma-distance", "importer-dma-mask", "importer-dmabuf-mr")} == {
+        "unknown"
+    }
+    assert "no RDMA device on PCI" in run("check", "--from", host)[1]
+    assert run("topo", "--from", host, "--svg", str(tmp_path / "t.svg"))[0] == 0
 
 
 @machine("h100")

@@ -238,3 +238,13 @@ def test_the_default_off_rejection() -> None:
     admission = judge_pair(off, P2P_POLICY, GPU_BDF, NIC_BDF)
     assert [f.predicate for f in admission.reasons] == ["option-on"]
     assert "NVreg_ExperimentalDmaBufP2P=1" in admission.reasons[0].remedy
+
+
+@pytest.mark.parametrize("policy", [P2P_POLICY, DEFAULT_POLICY, "linux-p2pdma"])
+def test_an_exporter_alone_is_never_admitted(policy: str) -> None:
+    admission = judge_pair(pair(), policy, GPU_BDF, "")
+    assert admission.decision is Decision.UNKNOWN
+    assert (admission.importer, admission.path, admission.route) == ("", None, None)
+    off = pair(nvidia=driver("proprietary", {}))
+    want = Decision.UNKNOWN if policy == "linux-p2pdma" else Decision.REJECT
+    assert judge_pair(off, policy, GPU_BDF, "").decision is want
