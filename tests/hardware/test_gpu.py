@@ -16,13 +16,22 @@ from pathlib import Path
 
 import pytest
 
+from gdrstorm.audit import gpu, snapshot
 from gdrstorm.engine import Area, StormProgram, run_storm
+from gdrstorm.kmsg.witness.nvml import NvmlWitness
+from gdrstorm.model.audit import find_leaks
 from gdrstorm.model.gate import GateResult
 from gdrstorm.model.op import Op
 from gdrstorm.stack import registry, tables
 from gdrstorm.stack.exporter import Exporter
 from gdrstorm.stack.exporter.rm import RmExporter
-from gdrstorm.stack.exporter.rm_state import RmMemoryState, RmState, read_memory, read_state
+from gdrstorm.stack.exporter.rm_state import (
+    RmMemoryState,
+    RmState,
+    read_figures,
+    read_memory,
+    read_state,
+)
 from gdrstorm.stack.importer import Importer
 from gdrstorm.stack.importer.core import CoreImporter
 
@@ -142,6 +151,7 @@ def test_storm_of_one_thread(exporter: Exporter, importer: Importer, rm: RmExpor
 
 _WORKER = """
 import sys
+from gdrstorm.audit import gpu, snapshot
 from gdrstorm.engine import Area, StormProgram, run_storm
 from gdrstorm.model.op import Op
 from gdrstorm.stack import registry
@@ -177,3 +187,33 @@ def test_killed_storm_gives_everything_back(rm: RmExporter, name: str) -> None:
     print(before, during, after, sep="\n")
     assert after.used_bytes == before.used_bytes
     assert after.bar1_used_bytes == before.bar1_used_bytes
+
+
+def test_audit_sees_memory_and_its_return(rm: RmExporter) -> None:
+    """By RM and by NVML, held by a dma-buf alone, for which no process is listed."""
+    sources = [lambda: gpu.read_nvml(rm.bdf), lambda: gpu.read_rm(rm.bdf, figures)]
+
+    def figures() -> dict[str, int]:
+        return read_figures(rm.bdf)
+
+    before = snapshot.take(sources)
+    assert before.unknown == {}
+    memory = rm.alloc(256 * MIB)
+    buffer = rm.export(memory, 0, 256 * MIB)
+    memory.close()
+    held = find_leaks(before, snapshot.take(sources))
+    print(*held, sep="\n")
+    assert {leak.after - leak.before for leak in held} == {256 * MIB}
+    assert len(held) == 4
+    buffer.close()
+    assert find_leaks(before, snapshot.take(sources)) == ()
+
+
+def test_nvml_witness_looks_and_sees_no_xid(rm: RmExporter) -> None:
+    witness = NvmlWitness(rm.bdf)
+    witness.start()
+    try:
+        rm.alloc(MIB).close()
+        assert witness.poll() == []
+    finally:
+        witness.close()
