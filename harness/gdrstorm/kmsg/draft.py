@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gdrstorm.kmsg.rules import Body, Head, Line, Rule
+from gdrstorm.kmsg.titles import normalise_title
 from gdrstorm.kmsg.types import Record
 from gdrstorm.model.event import Detail, Event, EventClass, Severity, Source
 
@@ -113,7 +114,7 @@ class Draft:
             severity=self.severity,
             device=self.device,
             code=self.code,
-            title=self.title,
+            title=normalise_title(self.title),
             count=self.count,
             first_seq=self.first_seq,
             last_seq=self.last_seq,

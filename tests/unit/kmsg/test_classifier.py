@@ -1,5 +1,7 @@
 """The classifier while following: memory, cut lines, repeats, links, holes, synthetic records, order."""
 
+# ruff: noqa: E501  (log lines stay in one piece)
+
 from __future__ import annotations
 
 import itertools
