@@ -13,13 +13,6 @@
 
 #define NO_VICTIM UINT32_MAX
 
-int gs_close_buffer(const struct gs_exporter *exporter, void *ctx, int fd)
-{
-	if (exporter->close_fd)
-		return exporter->close_fd(ctx, fd);
-	return close(fd) ? -errno : 0;
-}
-
 static int sync_buffer(int fd)
 {
 	struct dma_buf_sync sync = { DMA_BUF_SYNC_START | DMA_BUF_SYNC_RW };
@@ -89,7 +82,9 @@ static int do_export(struct gs_thread *t, struct gs_slot *s)
 
 static int do_close(struct gs_thread *t, struct gs_slot *s)
 {
-	return gs_close_buffer(t->storm->exporter, t->exporter_ctx, s->fd);
+	if (t->storm->exporter->close_fd)
+		return t->storm->exporter->close_fd(t->exporter_ctx, s->fd);
+	return close(s->fd) ? -errno : 0;
 }
 
 static int do_control(struct gs_thread *t)
@@ -256,20 +251,31 @@ static void run_op(struct gs_thread *t, struct gs_slot *s, uint8_t op)
 	}
 }
 
+int gs_untimed(struct gs_thread *t, struct gs_slot *s, enum gs_op op)
+{
+	uint64_t start = gs_now_ns();
+	int error;
+
+	t->seq++;
+	publish(t, s, (uint8_t)op, start);
+	error = call(t, s, (uint8_t)op, start);
+	gs_store(&t->block->call, 0);
+	settle(s, (uint8_t)op, error);
+	return error;
+}
+
 void gs_slot_clean(struct gs_thread *t, struct gs_slot *s)
 {
-	const struct gs_storm *storm = t->storm;
+	const uint32_t buffer = GS_HAS_BUFFER | GS_KEEP_BUFFER;
+	const uint32_t memory = GS_HAS_MEMORY | GS_KEEP_MEMORY;
 
-	if (s->has & GS_HAS_REG &&
-	    storm->importer->dereg(t->importer_ctx, s->place, &s->registration))
+	if (s->has & GS_HAS_REG && gs_untimed(t, s, GS_OP_DEREG))
 		gs_bump(&t->block->leaked, 1);
-	if ((s->has & (GS_HAS_BUFFER | GS_KEEP_BUFFER)) == GS_HAS_BUFFER) {
-		do_close(t, s);
-		s->has &= ~(uint32_t)GS_HAS_BUFFER;
-	}
-	if ((s->has & (GS_HAS_MEMORY | GS_KEEP_MEMORY)) == GS_HAS_MEMORY) {
-		if (storm->exporter->free(t->exporter_ctx, &s->memory))
-			gs_bump(&t->block->leaked, 1);
+	if ((s->has & buffer) == GS_HAS_BUFFER)
+		gs_untimed(t, s, GS_OP_CLOSE);
+	if ((s->has & memory) == GS_HAS_MEMORY &&
+	    gs_untimed(t, s, GS_OP_FREE)) {
+		gs_bump(&t->block->leaked, 1);
 		s->has &= ~(uint32_t)GS_HAS_MEMORY;
 	}
 	s->has &= ~(uint32_t)(GS_HAS_REG | GS_IN_WINDOW);

@@ -23,6 +23,12 @@ static void set_state(struct gs_block *block, enum gs_state state)
 			      memory_order_release);
 }
 
+static void set_tid(struct gs_block *block)
+{
+	atomic_store_explicit(&block->tid, (int32_t)syscall(SYS_gettid),
+			      memory_order_relaxed);
+}
+
 /* The first failure is kept; nobody passes the start line after it. */
 static int fail_setup(struct gs_storm *storm, int op, int error,
 		      const char *what)
@@ -41,26 +47,25 @@ static int fail_setup(struct gs_storm *storm, int op, int error,
 }
 
 /* Memory and descriptor that the cycle does not make, at the largest size. */
-static int fill_slot(struct gs_storm *storm, void *ctx, struct gs_slot *s,
-		     int memory, int buffer)
+static int fill_slot(struct gs_thread *t, struct gs_slot *s, int memory,
+		     int buffer)
 {
-	uint64_t size = storm->program->size_max;
 	int error;
 
+	s->size = t->storm->program->size_max;
 	if (memory) {
-		error = storm->exporter->alloc(ctx, size, &s->memory);
+		error = gs_untimed(t, s, GS_OP_ALLOC);
 		if (error)
-			return fail_setup(storm, GS_OP_ALLOC, error,
+			return fail_setup(t->storm, GS_OP_ALLOC, error,
 					  "allocate before the start");
-		s->has |= GS_HAS_MEMORY | GS_KEEP_MEMORY;
+		s->has |= GS_KEEP_MEMORY;
 	}
 	if (buffer) {
-		error = storm->exporter->export(ctx, &s->memory, 0, size,
-						&s->fd);
+		error = gs_untimed(t, s, GS_OP_EXPORT);
 		if (error)
-			return fail_setup(storm, GS_OP_EXPORT, error,
+			return fail_setup(t->storm, GS_OP_EXPORT, error,
 					  "export before the start");
-		s->has |= GS_HAS_BUFFER | GS_KEEP_BUFFER;
+		s->has |= GS_KEEP_BUFFER;
 	}
 	return 0;
 }
@@ -82,16 +87,17 @@ static int open_place(struct gs_storm *storm, struct gs_slot *s)
 }
 
 /* What the set-up gave; the cycle's own things are gone by now. */
-static void empty_slot(struct gs_storm *storm, void *ctx, struct gs_slot *s,
-		       int memory, int buffer, int place)
+static void empty_slot(struct gs_thread *t, struct gs_slot *s, int memory,
+		       int buffer, int place)
 {
 	if (buffer && s->has & GS_HAS_BUFFER)
-		gs_close_buffer(storm->exporter, ctx, s->fd);
-	if (memory && s->has & GS_HAS_MEMORY)
-		storm->exporter->free(ctx, &s->memory);
+		gs_untimed(t, s, GS_OP_CLOSE);
+	if (memory && s->has & GS_HAS_MEMORY && gs_untimed(t, s, GS_OP_FREE))
+		gs_bump(&t->block->leaked, 1);
 	if (place && s->has & GS_HAS_PLACE)
-		storm->importer->place_close(storm->importer_self, s->place,
-					     storm->program->size_max);
+		t->storm->importer->place_close(t->storm->importer_self,
+						s->place,
+						t->storm->program->size_max);
 }
 
 static int shares(const struct gs_storm *storm)
@@ -160,8 +166,8 @@ static int fill_slots(struct gs_thread *t)
 		if (place_per_slot(storm))
 			error = open_place(storm, s);
 		if (!error)
-			error = fill_slot(storm, t->exporter_ctx, s,
-					  plan->slot_memory, plan->slot_buffer);
+			error = fill_slot(t, s, plan->slot_memory,
+					  plan->slot_buffer);
 	}
 	return error;
 }
@@ -187,9 +193,8 @@ static void teardown_thread(struct gs_thread *t)
 	const struct gs_plan *plan = &storm->plan;
 
 	for (uint32_t i = 0; t->slots && i < storm->program->depth; i++)
-		empty_slot(storm, t->exporter_ctx, &t->slots[i],
-			   plan->slot_memory, plan->slot_buffer,
-			   place_per_slot(storm));
+		empty_slot(t, &t->slots[i], plan->slot_memory,
+			   plan->slot_buffer, place_per_slot(storm));
 	if (t->importer_open && storm->importer->thread_close)
 		storm->importer->thread_close(storm->importer_self,
 					      t->importer_ctx);
@@ -221,13 +226,13 @@ static void *thread_main(void *argument)
 	const struct gs_program *p = storm->program;
 	int error;
 
-	atomic_store_explicit(&t->block->tid, (int32_t)syscall(SYS_gettid),
-			      memory_order_relaxed);
+	set_tid(t->block);
 	error = setup_thread(t);
 	if (!error) {
 		set_state(t->block, GS_STATE_READY);
 		if (wait_start(storm)) {
 			set_state(t->block, GS_STATE_RUNNING);
+			t->seq = 0;
 			t->last_ns = gs_load(&storm->area->header->start_ns);
 			t->deadline_ns = p->duration_ns
 						 ? t->last_ns + p->duration_ns
@@ -294,39 +299,46 @@ static int open_backends(struct gs_storm *storm,
 	return fail_setup(storm, GS_OP_NONE, error, "open the importer");
 }
 
-static void close_shared(struct gs_storm *storm)
-{
-	if (!storm->setup_open)
-		return;
-	empty_slot(storm, storm->setup_ctx, &storm->shared, 1, 1,
-		   !place_per_slot(storm));
-	if (storm->exporter->thread_close)
-		storm->exporter->thread_close(storm->exporter_self,
-					      storm->setup_ctx);
-}
-
-static int open_shared(struct gs_storm *storm)
+static int open_shared(struct gs_storm *storm, uint32_t first)
 {
 	const struct gs_plan *plan = &storm->plan;
+	struct gs_thread *setup = &storm->setup;
 	int error = 0;
 
 	if (!shares(storm))
 		return 0;
-	storm->setup_ctx = storm->exporter_self;
+	setup->storm = storm;
+	setup->block = &storm->area->blocks[first];
+	setup->slots = &storm->shared;
+	setup->exporter_ctx = storm->exporter_self;
+	set_tid(setup->block);
 	if (storm->exporter->thread_open)
 		error = storm->exporter->thread_open(storm->exporter_self,
 						     GS_THREAD_SETUP,
-						     &storm->setup_ctx);
+						     &setup->exporter_ctx);
 	if (error)
 		return fail_setup(storm, GS_OP_NONE, error,
 				  "open the exporter for the set-up");
-	storm->setup_open = 1;
+	setup->exporter_open = 1;
 	if (!place_per_slot(storm))
 		error = open_place(storm, &storm->shared);
-	if (!error)
-		error = fill_slot(storm, storm->setup_ctx, &storm->shared,
-				  plan->shared_memory, plan->shared_buffer);
-	return error;
+	if (error)
+		return error;
+	return fill_slot(setup, &storm->shared, plan->shared_memory,
+			 plan->shared_buffer);
+}
+
+static void close_shared(struct gs_storm *storm)
+{
+	struct gs_thread *setup = &storm->setup;
+
+	if (!setup->exporter_open)
+		return;
+	set_tid(setup->block);
+	empty_slot(setup, &storm->shared, 1, 1, !place_per_slot(storm));
+	if (storm->exporter->thread_close)
+		storm->exporter->thread_close(storm->exporter_self,
+					      setup->exporter_ctx);
 }
 
 /* Threads take no signals: the process's own thread handles them. */
@@ -412,7 +424,7 @@ int gs_run_storm(struct gs_area *area, uint32_t worker, uint32_t first,
 		mark(&storm, first, threads, GS_STATE_FAILED);
 		return storm.error;
 	}
-	if (open_shared(&storm))
+	if (open_shared(&storm, first))
 		mark(&storm, first, threads, GS_STATE_FAILED);
 	else
 		run_threads(&storm, first, threads);

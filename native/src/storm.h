@@ -54,26 +54,7 @@ struct gs_barrier {
 	_Atomic uint32_t generation;
 };
 
-struct gs_storm {
-	struct gs_area *area;
-	const struct gs_program *program;
-	struct gs_plan plan;
-	const struct gs_exporter *exporter;
-	const struct gs_importer *importer;
-	void *exporter_self;
-	void *importer_self;
-	void *setup_ctx; /* exporter's context of the set-up thread */
-	struct gs_slot shared;
-	const int *cpus;
-	uint32_t cpu_count;
-	uint32_t worker;
-	_Atomic uint32_t abort; /* one thread's set-up failed: nobody starts */
-	struct gs_barrier barrier;
-	pthread_mutex_t failure_lock; /* set-up only */
-	int error;
-	int setup_open;
-	struct gs_failure *failure;
-};
+struct gs_storm;
 
 struct gs_thread {
 	struct gs_storm *storm;
@@ -94,6 +75,29 @@ struct gs_thread {
 	pthread_t handle;
 };
 
+struct gs_storm {
+	struct gs_area *area;
+	const struct gs_program *program;
+	struct gs_plan plan;
+	const struct gs_exporter *exporter;
+	const struct gs_importer *importer;
+	void *exporter_self;
+	void *importer_self;
+	/* What makes and ends shared things: no thread, but it has a context of
+	 * the exporter, one slot, and the first thread's block to show its calls.
+	 */
+	struct gs_thread setup;
+	struct gs_slot shared;
+	const int *cpus;
+	uint32_t cpu_count;
+	uint32_t worker;
+	_Atomic uint32_t abort; /* one thread's set-up failed: nobody starts */
+	struct gs_barrier barrier;
+	pthread_mutex_t failure_lock; /* set-up only */
+	int error;
+	struct gs_failure *failure;
+};
+
 int gs_plan_compile(struct gs_storm *storm);
 void gs_refuse(struct gs_storm *storm, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
@@ -106,8 +110,9 @@ void gs_barrier_leave(struct gs_barrier *barrier);
 void gs_sleep_until(const struct gs_area *area, uint64_t until_ns);
 
 void gs_loop(struct gs_thread *thread);
+/* A call that is shown as in flight but not counted: set-up and clean-up. */
+int gs_untimed(struct gs_thread *thread, struct gs_slot *slot, enum gs_op op);
 /* End what the cycle made in the slot; not timed, nothing may stay. */
 void gs_slot_clean(struct gs_thread *thread, struct gs_slot *slot);
-int gs_close_buffer(const struct gs_exporter *exporter, void *ctx, int fd);
 
 #endif

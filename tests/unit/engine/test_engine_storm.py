@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from errno import EAGAIN, EMFILE, ENOMEM
 from itertools import product
@@ -371,7 +372,7 @@ def test_threads_that_end_at_their_deadline_leave_the_barrier() -> None:
     storm = program((Op.CONTROL, Op.BARRIER), duration_ns=20_000_000)
     for _ in range(3):
         with Area.create(3) as area, running(area, storm):
-            until(lambda: set(area.states(range(3))) == {ThreadState.DONE})  # noqa: B023
+            until(lambda: set(area.states(range(3))) == {ThreadState.DONE})
 
 
 def drained_slots(order: Order, depth: int, count: int) -> list[int]:
@@ -398,3 +399,32 @@ def test_the_end_releases_in_the_programs_order(count: int) -> None:
     random = drained_slots(Order.RANDOM, depth, count)
     assert len(random) == len(set(random)) == len(stack)
     assert random == drained_slots(Order.RANDOM, depth, count)
+
+
+@pytest.mark.parametrize("share", [Share.NOTHING, Share.ALLOCATION])
+def test_a_call_that_hangs_before_the_start_is_seen(share: Share) -> None:
+    plant = Plant(hang_op=Op.ALLOC, hang_at=1, hang_ns=400_000_000)
+    storm = program((Op.EXPORT, Op.CLOSE), share=share)
+    with Area.create(1) as area:
+        worker = threading.Thread(
+            target=run, args=(area, storm), kwargs={"exporter": plant}, daemon=True
+        )
+        worker.start()
+        (call,) = until(lambda: area.in_flight(range(1), 50_000_000))
+        assert call.op == "ALLOC"
+        assert area.states(range(1)) == (ThreadState.STARTING,)
+        assert f"{call.tid}" in os.listdir("/proc/self/task")  # noqa: PTH208
+        area.start()
+        worker.join(30)
+        assert area.states(range(1)) == (ThreadState.DONE,)
+
+
+def test_a_call_that_hangs_in_the_clean_up_is_seen() -> None:
+    """DEREG fails, and its second, uncounted attempt hangs."""
+    plant = Plant(fail_op=Op.DEREG, fail_at=1, hang_op=Op.DEREG, hang_at=2, hang_ns=400_000_000)
+    with Area.create(1) as area, running(area, program(count=1), importer=plant):
+        (call,) = until(lambda: area.in_flight(range(1), 50_000_000))
+        assert call.op == "DEREG"
+        done = {s.op: s for s in area.snapshot(range(1)).summaries()}
+        assert (done["DEREG"].count, done["DEREG"].errors) == (1, {"EIO": 1})
+        assert "FREE" in done
