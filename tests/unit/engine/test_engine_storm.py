@@ -428,3 +428,24 @@ def test_a_call_that_hangs_in_the_clean_up_is_seen() -> None:
         done = {s.op: s for s in area.snapshot(range(1)).summaries()}
         assert (done["DEREG"].count, done["DEREG"].errors) == (1, {"EIO": 1})
         assert "FREE" in done
+
+
+@pytest.mark.parametrize("share", Share)
+def test_importers_places_are_closed(share: Share) -> None:
+    """prime opens its node once a slot; here that is /dev/null, so REG is the kernel's ENOTTY."""
+    before = len(list(os.scandir("/proc/self/fd")))
+    with Area.create(2) as area, open(os.devnull, "r+") as null:  # noqa: PTH123
+        area.start()
+        run_storm(
+            area,
+            worker=0,
+            first_thread=0,
+            threads=2,
+            program=program((Op.REG, Op.DEREG), share=share, depth=3),
+            exporter=ExporterBinding("fake"),
+            importer=ImporterBinding("prime", fds=(null.fileno(),)),
+        )
+        (reg,) = area.snapshot(range(2)).summaries()
+    assert (reg.op, reg.count, reg.errors) == ("REG", 20, {"ENOTTY": 20})
+    assert len(list(os.scandir("/proc/self/fd"))) == before
+    assert live() == NOTHING
