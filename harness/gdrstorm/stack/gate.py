@@ -232,7 +232,7 @@ def _accesses() -> Iterator[Case]:
         yield _registering(name, Call(access=access), _both("EINVAL"))
 
 
-def _lifetimes() -> Iterator[Case]:
+def _handles() -> Iterator[Case]:
     def destroyed_twice(bench: Bench) -> None:
         registration = bench.register()
         assert isinstance(registration, UverbsMr)
@@ -247,6 +247,18 @@ def _lifetimes() -> Iterator[Case]:
         handle = _foreign_pd(bench)
         bench.importer.register_in(handle, bench.buffer.fd, 0, LENGTH)
 
+    library = "libibverbs frees the MR at the first call"
+    yield Case("deregistered twice", destroyed_twice, {IOCTL: ("ENOENT",)}, library)
+    yield Case(
+        "reregistered",
+        reregistered,
+        {LIBIBVERBS: ("EINVAL",), IOCTL: ("EOPNOTSUPP",)},
+        "dma-buf MRs have no REREG",
+    )
+    yield Case("PD of another context", foreign_pd, {IOCTL: ("ENOENT",)}, "a PD has its context")
+
+
+def _orders() -> Iterator[Case]:
     def closed_first(bench: Bench) -> None:
         registration = bench.register()
         bench.buffer.close()
@@ -265,15 +277,6 @@ def _lifetimes() -> Iterator[Case]:
         registration.close()
 
     fine = _both(OK, other=(OK,))
-    library = "libibverbs frees the MR at the first call"
-    yield Case("deregistered twice", destroyed_twice, {IOCTL: ("ENOENT",)}, library)
-    yield Case(
-        "reregistered",
-        reregistered,
-        {LIBIBVERBS: ("EINVAL",), IOCTL: ("EOPNOTSUPP",)},
-        "dma-buf MRs have no REREG",
-    )
-    yield Case("PD of another context", foreign_pd, {IOCTL: ("ENOENT",)}, "a PD has its context")
     yield Case("descriptor closed before DEREG", closed_first, fine)
     yield Case("export freed before DEREG", freed_first, fine)
     yield Case("descriptor closed and export freed before DEREG", all_first, fine)
@@ -302,7 +305,8 @@ def _bad_input() -> Iterator[Case]:
     yield from _descriptors()
     yield from _ranges()
     yield from _accesses()
-    yield from _lifetimes()
+    yield from _handles()
+    yield from _orders()
     yield _registering("control: still a good registration", Call(), good)
 
 
