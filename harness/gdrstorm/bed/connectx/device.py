@@ -223,7 +223,6 @@ class ConnectX:
         """The driver asked through the NIC state: all state goes, the interface is disabled."""
         self.function.record_leaks("SW_RESET", self.function.live_objects())
         self._restart()
-        self._health.nic_state = NicState.DISABLED
 
     # Initialization segment
 

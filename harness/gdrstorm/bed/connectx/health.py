@@ -27,7 +27,8 @@ class Health:
         self._firmware = firmware
         self.syndrome = 0
         self.is_fatal = False
-        self.nic_state = NicState.FULL_DRIVER
+        # Until a driver names its command queue; so one that did learns of a reset by polling.
+        self.nic_state = NicState.DISABLED
         self._stopped_at: int | None = None
 
     def counter(self, now_ns: int) -> int:

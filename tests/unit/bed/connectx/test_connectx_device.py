@@ -54,6 +54,13 @@ def test_firmware_is_ready_and_versioned() -> None:
     assert (read(guest, 0x14) >> 4 & 0xF, read(guest, 0x14) & 0xF) == (5, 6)
 
 
+def test_driver_takes_the_interface_by_naming_its_command_queue() -> None:
+    guest = Guest()
+    assert nic_state(guest) == NicState.DISABLED
+    guest.device.region_write(0, 0x14, (0x5000).to_bytes(4, "big"))
+    assert nic_state(guest) == NicState.FULL_DRIVER
+
+
 def test_health_counter_comes_from_the_clock() -> None:
     guest = Guest()
     before = read(guest, HEALTH_COUNTER)
@@ -104,6 +111,7 @@ def test_function_level_reset_forgets_everything_and_says_what_it_forgot() -> No
     guest.device.config_write(EXPRESS_CONTROL, (0x8000).to_bytes(2, "little"))
     assert guest.function is not old
     assert guest.function.qps == {}
+    assert nic_state(guest) == NicState.DISABLED
     assert guest.oracle.snapshot().leaks[0].when == "RESET"
     before = bytes(guest.ctx.memory)
     guest.ctx.pass_time(10)
