@@ -28,6 +28,8 @@ _CMDLINE_BASE = (
     "panic=-1",  # with -no-reboot: QEMU ends when the kernel panics
     "printk.devkmsg=on",  # else /dev/kmsg drops lines beyond ten
     "loglevel=7",
+    "no_timer_check",  # on a busy host a vCPU misses ticks, and the check panics
+    "tsc=reliable",  # likewise the clocksource watchdog
     "mitigations=off",  # only speed: nothing here is about speculation
     "random.trust_cpu=on",
     "cryptomgr.notests",
