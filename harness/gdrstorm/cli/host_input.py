@@ -26,11 +26,13 @@ def load_inventory(source: Path | None, *, hash_files: bool) -> Inventory:
             return decode_inventory(source.read_bytes())
         except OSError as error:
             raise UsageError(f"cannot read {source}: {error.strerror}") from None
-    from gdrstorm.host import read_inventory
-    from gdrstorm.stack.exporter.rm_state import RmStateReader
+    from gdrstorm.host import GpuStateReader, read_inventory
 
-    has_driver = Path("/proc/driver/nvidia/version").exists()
-    reader = RmStateReader() if has_driver else None
+    reader: GpuStateReader | None = None
+    if Path("/proc/driver/nvidia/version").exists():
+        from gdrstorm.stack.exporter.rm_state import RmStateReader
+
+        reader = RmStateReader()
     return read_inventory(hash_files=hash_files, gpu_reader=reader)
 
 
