@@ -31,6 +31,7 @@ from gdrstorm.model.plan import Plan, StackChoice
 from gdrstorm.model.scenario import Scenario
 from gdrstorm.model.verdict import Verdict
 from gdrstorm.plan.resolve import resolve
+from gdrstorm.session.admission import check_predicates
 from gdrstorm.session.choose import choose_stack
 from gdrstorm.session.guard import Guard
 from gdrstorm.session.options import RunOptions
@@ -38,6 +39,7 @@ from gdrstorm.session.record import Observer, Recorder
 from gdrstorm.session.supervisor import Stopped, Supervisor
 from gdrstorm.session.watch import Watch, boot_id
 from gdrstorm.session.witnesses import make_witnesses
+from gdrstorm.stack.exporter.rm_state import RmStateReader
 from gdrstorm.verdict import judge
 
 
@@ -79,10 +81,11 @@ def _record(
     scenario: Scenario, options: RunOptions, run_dir: Path, recorder: Recorder, guard: Guard
 ) -> None:
     """Everything from the start line to the end line; whatever goes wrong is in the end line."""
-    inventory = read_inventory(hash_files=False)
+    inventory = read_host()
     recorder.write(_start_line(scenario, options, run_dir, inventory), sync=True)
     recorder.write(j.Machine(inventory=msgspec.Raw(msgspec.json.encode(inventory))))
     try:
+        check_predicates(scenario, inventory)
         _run(scenario, options, run_dir, recorder, guard)
     except UnavailableError as error:
         recorder.write(j.Skipped(reason=str(error)))
@@ -94,6 +97,12 @@ def _record(
         known = isinstance(error, GdrstormError)
         detail = str(error) if known else f"{type(error).__name__}: {error}"
         recorder.write(j.End(how="broken", detail=detail), sync=True)
+
+
+def read_host() -> Inventory:
+    """The inventory of this machine; what only the GPU driver knows is asked where there is one."""
+    has_driver = Path("/proc/driver/nvidia/version").exists()
+    return read_inventory(hash_files=False, gpu_reader=RmStateReader() if has_driver else None)
 
 
 def _start_line(
