@@ -20,6 +20,7 @@ from gdrstorm.bed.vm import initramfs, qemu
 from gdrstorm.bed.vm.image import Image, kernel_path, modules_path, tree_dir
 from gdrstorm.bed.vm.options import Accel, BedOptions, Iommu
 from gdrstorm.bed.vm.package import package_dir, stage_package
+from gdrstorm.bed.vm.tsc import measure_tsc_khz
 from gdrstorm.bed.vm.workdir import make_workdir
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -107,6 +108,7 @@ def launch(
             package=package,
             console_log=console_log(run_dir),
             hca_sockets=hcas,
+            tsc_khz=measure_tsc_khz() if accel is Accel.TCG else None,
         )
         processes = [_model(options, hcas, control, run_dir)] if control else []
         processes.append(_qemu(options, files, accel, theirs, run_dir))

@@ -58,7 +58,7 @@ class Channels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths that one QEMU uses."""
+    """Paths that one QEMU uses, and what else it takes from this host."""
 
     tree: Path
     kernel: Path
@@ -66,6 +66,7 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
     package: Path  # directory `gdrstorm`, staged for the guest's Python
     console_log: Path
     hca_sockets: tuple[Path, ...] = ()
+    tsc_khz: int | None = None  # of the host, where the guest sees its counter (TCG)
 
 
 def tree_command(tree: Path, program: str) -> list[str]:
@@ -91,11 +92,13 @@ def modules_to_load(options: BedOptions) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, *options.load]))
 
 
-def kernel_cmdline(options: BedOptions) -> str:
+def kernel_cmdline(options: BedOptions, tsc_khz: int | None = None) -> str:
     """The guest kernel's command line; what follows `gdrstorm.` is read by the guest's init."""
     words = [*_CMDLINE_BASE, *_IOMMU_WORDS[options.iommu]]
     if options.iommu is not Iommu.NONE:
         words.append("iommu=pt" if options.domain is Domain.IDENTITY else "iommu=nopt")
+    if tsc_khz is not None:
+        words.append(f"tsc_early_khz={tsc_khz}")
     load = modules_to_load(options)
     if load:
         words.append(f"gdrstorm.load={','.join(load)}")
@@ -129,7 +132,7 @@ def qemu_argv(options: BedOptions, files: Files, channels: Channels, accel: Acce
     """The whole command line; `accel` is kvm or tcg."""
     argv = [*_program(files.tree), *_machine(options, accel)]
     argv += ["-kernel", str(files.kernel), "-initrd", str(files.initramfs)]
-    argv += ["-append", kernel_cmdline(options)]
+    argv += ["-append", kernel_cmdline(options, files.tsc_khz)]
     # vIOMMU first: devices behind it must find it
     if options.iommu is not Iommu.NONE:
         argv += ["-device", _IOMMU_DEVICE[options.iommu]]

@@ -61,6 +61,13 @@ def test_kernel_command_line(options: BedOptions, words: list[str], absent: list
     assert "" not in line
 
 
+def test_guest_is_told_the_hosts_counter() -> None:
+    assert "tsc_early_khz=2445426" in qemu.kernel_cmdline(BedOptions(), 2445426).split()
+    assert "tsc_early_khz" not in qemu.kernel_cmdline(BedOptions())
+    line = pairs(argv(BedOptions(hca=0), tsc_khz=1000), "-append")[0]
+    assert "tsc_early_khz=1000" in line.split()
+
+
 def test_modules_are_loaded_once_in_order() -> None:
     options = BedOptions(hca=1, rxe=True, bars=(MIB,), load=("vgem", "mlx5_ib"))
     names = qemu.modules_to_load(options)
