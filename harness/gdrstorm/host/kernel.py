@@ -150,7 +150,7 @@ def read_config(root: Path, release: Probe[str]) -> Probe[tuple[KernelOption, ..
         text = read_text(root / path)
         if text.value is not None:
             return known(parse_config(text.value))
-    return unknown(Why.NO_FILE, f"{root}proc/config.gz, {root}boot/config-{release.value}")
+    return unknown(Why.NO_FILE, f"{root / 'proc/config.gz'} and boot/config-{release.value}")
 
 
 def find_proven(btf: Mapping[str, bytes]) -> tuple[KernelOption, ...]:

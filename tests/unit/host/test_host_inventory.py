@@ -8,13 +8,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from host_trees import unfold
 from machines import MACHINES, big, container, gb206, h100, nothing
 
 from gdrstorm.errors import UsageError
 from gdrstorm.host import read_inventory
 from gdrstorm.host.redact import redact_inventory
 from gdrstorm.model.inventory import Inventory, decode_inventory, encode_inventory, known
-from gdrstorm.policy import P2P_POLICY, judge_pair
+from gdrstorm.policy import LINUX_POLICY, P2P_POLICY, judge_pair
+
+DATA = Path(__file__).parents[2] / "data" / "host"
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
@@ -168,3 +171,28 @@ def test_a_large_server_is_read_with_few_reads(tmp_path: Path) -> None:
     assert (len(there.gpus), len(there.hcas)) == (8, 16)
     assert reads < 25 * len(there.pci.get(())) + 40 * len(there.hcas) + 200
     assert len(opened) == reads, "a judge that reads files"
+
+
+@pytest.mark.parametrize(
+    ("name", "relation", "domain", "distance"),
+    [("bed-pix-translated", "PIX", "DMA", 4), ("bed-sys-identity", "?", "identity", 4)],
+)
+def test_trees_captured_in_the_bed(
+    name: str, relation: str, domain: str, distance: int, tmp_path: Path
+) -> None:
+    """A real kernel's files: a stand-in GPU (ivshmem) and a virtual ConnectX in QEMU."""
+    there = read_inventory(unfold(DATA / f"{name}.json", tmp_path))
+    assert there.machine.platform.value == "emulated"
+    (hca,) = there.hcas
+    (bar,) = [d.bdf for d in there.pci.get(()) if (d.vendor, d.device) == (0x1AF4, 0x1110)]
+    admission = judge_pair(there, LINUX_POLICY, bar, hca.name)
+    assert admission.path
+    # Its first host bridge names no NUMA node, so the distance between nodes is not known.
+    seen = admission.path.relation.value
+    assert (seen.value if seen else "?") == relation
+    nic = there.pci_device(hca.bdf)
+    assert nic and nic.driver == known("mlx5_core")
+    groups = {g.number: g.type.get("") for g in there.iommu.groups.get(())}
+    assert groups[nic.iommu_group.get(-1)].startswith(domain)
+    assert admission.route and admission.route.distance.value == distance
+    assert hca.ports.get(())[0].state == known("ACTIVE")
