@@ -90,6 +90,12 @@ class Parser:
     def _member(self, token: str) -> tuple[dict[str, tuple[int, int]], int, str]:
         inner = Aggregate(1)
         name = next(self._tokens)
+        if token == "DECLARE_FLEX_ARRAY":
+            # An array of no known length at the end: only where it starts matters.
+            words = [name]
+            while words[-1] != ";":
+                words.append(next(self._tokens))
+            return {}, 0, words[-2]
         nested = False
         if token in ("struct", "union"):
             if name == "{":

@@ -448,7 +448,11 @@ def _create_sq(function: Function, request: bytes) -> bytearray:
     ring = SendRing(buffer, WqLayout.dbr_addr.get(wq) + 4, function.memory)
     number = _take_queue_number(function)
     function.sqs[number] = EthernetSend(
-        number, bytearray(context), SqcLayout.cqn.get(context), ring
+        number,
+        bytearray(context),
+        SqcLayout.cqn.get(context),
+        SqcLayout.tis_num_0.get(context),
+        ring,
     )
     return answer(CreateSqOutLayout.SIZE_BYTES, CreateSqOutLayout.sqn, number)
 

@@ -16,6 +16,7 @@ from gdrstorm.bed.connectx.commands_core import CORE_HANDLERS
 from gdrstorm.bed.connectx.commands_memory import MEMORY_HANDLERS
 from gdrstorm.bed.connectx.commands_net import NET_HANDLERS
 from gdrstorm.bed.connectx.commands_queue import QUEUE_HANDLERS
+from gdrstorm.bed.connectx.commands_steering import STEERING_HANDLERS
 from gdrstorm.bed.connectx.fabric import Fabric
 from gdrstorm.bed.connectx.function import Function
 from gdrstorm.bed.connectx.health import HEALTH_BYTES, Health
@@ -79,7 +80,9 @@ _SEND_DOORBELL: Final = 0x800
 # What the driver sees of a reset that takes a moment.
 _SW_RESET_S: Final = 0.1
 
-HANDLERS: Final[dict[Op, Handler]] = CORE_HANDLERS | QUEUE_HANDLERS | MEMORY_HANDLERS | NET_HANDLERS
+HANDLERS: Final[dict[Op, Handler]] = (
+    CORE_HANDLERS | QUEUE_HANDLERS | MEMORY_HANDLERS | NET_HANDLERS | STEERING_HANDLERS
+)
 
 
 class ConnectX:

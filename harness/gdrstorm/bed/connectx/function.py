@@ -23,6 +23,7 @@ from gdrstorm.bed.connectx.prm import Event, EventSource, QpType
 from gdrstorm.bed.connectx.qp import QueuePair
 from gdrstorm.bed.connectx.roce import Port
 from gdrstorm.bed.connectx.srq import SharedReceiveQueue
+from gdrstorm.bed.connectx.steering import Steering
 from gdrstorm.bed.vfio_user.device import DeviceContext
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Function:
         self.cqs: dict[int, CompletionQueue] = {}
         self.qps: dict[int, QueuePair] = {}
         self.srqs: dict[int, SharedReceiveQueue] = {}
+        self.steering = Steering()
         self.sqs: dict[int, EthernetSend] = {}
         self.rqs: dict[int, EthernetReceive] = {}
         self.pages: set[int] = set()

@@ -226,11 +226,27 @@ class CreateEqOutLayout(Layout):
     eq_number: Final = Field(0x58, 0x8)
 
 
+class CreateFlowGroupInLayout(Layout):
+    """struct mlx5_ifc_create_flow_group_in_bits."""
+
+    SIZE_BYTES: Final = 0x400
+    table_id: Final = Field(0xA8, 0x18)
+    match_criteria_enable: Final = Field(0x1F8, 0x8)
+    match_criteria: Final = Field(0x200, 0x1000)
+
+
 class CreateFlowGroupOutLayout(Layout):
     """struct mlx5_ifc_create_flow_group_out_bits."""
 
     SIZE_BYTES: Final = 0x10
     group_id: Final = Field(0x48, 0x18)
+
+
+class CreateFlowTableInLayout(Layout):
+    """struct mlx5_ifc_create_flow_table_in_bits."""
+
+    SIZE_BYTES: Final = 0x40
+    flow_table_context: Final = Field(0xC0, 0x140)
 
 
 class CreateFlowTableOutLayout(Layout):
@@ -300,6 +316,13 @@ class CreateRqOutLayout(Layout):
     rqn: Final = Field(0x48, 0x18)
 
 
+class CreateRqtInLayout(Layout):
+    """struct mlx5_ifc_create_rqt_in_bits."""
+
+    SIZE_BYTES: Final = 0x110
+    rqt_context: Final = Field(0x100, 0x780)
+
+
 class CreateRqtOutLayout(Layout):
     """struct mlx5_ifc_create_rqt_out_bits."""
 
@@ -321,11 +344,25 @@ class CreateSqOutLayout(Layout):
     sqn: Final = Field(0x48, 0x18)
 
 
+class CreateTirInLayout(Layout):
+    """struct mlx5_ifc_create_tir_in_bits."""
+
+    SIZE_BYTES: Final = 0x110
+    ctx: Final = Field(0x100, 0x780)
+
+
 class CreateTirOutLayout(Layout):
     """struct mlx5_ifc_create_tir_out_bits."""
 
     SIZE_BYTES: Final = 0x10
     tirn: Final = Field(0x48, 0x18)
+
+
+class CreateTisInLayout(Layout):
+    """struct mlx5_ifc_create_tis_in_bits."""
+
+    SIZE_BYTES: Final = 0xC0
+    ctx: Final = Field(0x100, 0x500)
 
 
 class CreateTisOutLayout(Layout):
@@ -385,6 +422,14 @@ class DeallocXrcdInLayout(Layout):
     xrcd: Final = Field(0x48, 0x18)
 
 
+class DeleteFteInLayout(Layout):
+    """struct mlx5_ifc_delete_fte_in_bits."""
+
+    SIZE_BYTES: Final = 0x40
+    table_id: Final = Field(0xA8, 0x18)
+    flow_index: Final = Field(0x100, 0x20)
+
+
 class DestroyCqInLayout(Layout):
     """struct mlx5_ifc_destroy_cq_in_bits."""
 
@@ -403,6 +448,7 @@ class DestroyFlowGroupInLayout(Layout):
     """struct mlx5_ifc_destroy_flow_group_in_bits."""
 
     SIZE_BYTES: Final = 0x40
+    table_id: Final = Field(0xA8, 0x18)
     group_id: Final = Field(0xC0, 0x20)
 
 
@@ -488,6 +534,25 @@ class EqcLayout(Layout):
     producer_counter: Final = Field(0x168, 0x18)
 
 
+class FlowContextLayout(Layout):
+    """struct mlx5_ifc_flow_context_bits."""
+
+    SIZE_BYTES: Final = 0x300
+    group_id: Final = Field(0x20, 0x20)
+    action: Final = Field(0x70, 0x10)
+    destination_list_size: Final = Field(0x88, 0x18)
+    match_value: Final = Field(0x200, 0x1000)
+    destination: Final = Field(0x1800, 0x0)
+
+
+class FlowTableContextLayout(Layout):
+    """struct mlx5_ifc_flow_table_context_bits."""
+
+    SIZE_BYTES: Final = 0x28
+    table_miss_action: Final = Field(0x4, 0x4)
+    table_miss_id: Final = Field(0x28, 0x18)
+
+
 class FlowTableNicCapLayout(Layout):
     """struct mlx5_ifc_flow_table_nic_cap_bits."""
 
@@ -511,6 +576,31 @@ class FlowTablePropLayoutLayout(Layout):
     log_max_flow: Final = Field(0xB8, 0x8)
     ft_field_support: Final = Field(0x100, 0x80)
     ft_field_bitmask_support: Final = Field(0x180, 0x80)
+
+
+class FteMatchSetLyr24Layout(Layout):
+    """struct mlx5_ifc_fte_match_set_lyr_2_4_bits."""
+
+    SIZE_BYTES: Final = 0x40
+    smac_47_16: Final = Field(0x0, 0x20)
+    smac_15_0: Final = Field(0x20, 0x10)
+    ethertype: Final = Field(0x30, 0x10)
+    dmac_47_16: Final = Field(0x40, 0x20)
+    dmac_15_0: Final = Field(0x60, 0x10)
+    first_prio: Final = Field(0x70, 0x3)
+    first_vid: Final = Field(0x74, 0xC)
+    ip_protocol: Final = Field(0x80, 0x8)
+    ip_dscp: Final = Field(0x88, 0x6)
+    ip_ecn: Final = Field(0x8E, 0x2)
+    cvlan_tag: Final = Field(0x90, 0x1)
+    ip_version: Final = Field(0x93, 0x4)
+    tcp_sport: Final = Field(0xA0, 0x10)
+    tcp_dport: Final = Field(0xB0, 0x10)
+    ttl_hoplimit: Final = Field(0xD8, 0x8)
+    udp_sport: Final = Field(0xE0, 0x10)
+    udp_dport: Final = Field(0xF0, 0x10)
+    src_ipv4_src_ipv6: Final = Field(0x100, 0x80)
+    dst_ipv4_dst_ipv6: Final = Field(0x180, 0x80)
 
 
 class HcaVportContextLayout(Layout):
@@ -589,6 +679,14 @@ class ModifyCqInLayout(Layout):
     pas: Final = Field(0x880, 0x0)
 
 
+class ModifyFlowTableInLayout(Layout):
+    """struct mlx5_ifc_modify_flow_table_in_bits."""
+
+    SIZE_BYTES: Final = 0x40
+    table_id: Final = Field(0xA8, 0x18)
+    flow_table_context: Final = Field(0xC0, 0x140)
+
+
 class ModifyNicVportContextInLayout(Layout):
     """struct mlx5_ifc_modify_nic_vport_context_in_bits."""
 
@@ -613,12 +711,27 @@ class ModifyRqInLayout(Layout):
     ctx: Final = Field(0x100, 0x780)
 
 
+class ModifyRqtInLayout(Layout):
+    """struct mlx5_ifc_modify_rqt_in_bits."""
+
+    SIZE_BYTES: Final = 0x110
+    rqtn: Final = Field(0x48, 0x18)
+    ctx: Final = Field(0x100, 0x780)
+
+
 class ModifySqInLayout(Layout):
     """struct mlx5_ifc_modify_sq_in_bits."""
 
     SIZE_BYTES: Final = 0x110
     sqn: Final = Field(0x48, 0x18)
     ctx: Final = Field(0x100, 0x780)
+
+
+class ModifyTirInLayout(Layout):
+    """struct mlx5_ifc_modify_tir_in_bits."""
+
+    SIZE_BYTES: Final = 0x110
+    tirn: Final = Field(0x48, 0x18)
 
 
 class NicVportContextLayout(Layout):
@@ -1043,6 +1156,14 @@ class RqcLayout(Layout):
     wq: Final = Field(0x180, 0x600)
 
 
+class RqtcLayout(Layout):
+    """struct mlx5_ifc_rqtc_bits."""
+
+    SIZE_BYTES: Final = 0xF0
+    rqt_actual_size: Final = Field(0xD0, 0x10)
+    rq_num: Final = Field(0x780, 0x0)
+
+
 class Rst2initQpInLayout(Layout):
     """struct mlx5_ifc_rst2init_qp_in_bits."""
 
@@ -1050,6 +1171,23 @@ class Rst2initQpInLayout(Layout):
     qpn: Final = Field(0x48, 0x18)
     opt_param_mask: Final = Field(0x80, 0x20)
     qpc: Final = Field(0xC0, 0x740)
+
+
+class SetFlowTableRootInLayout(Layout):
+    """struct mlx5_ifc_set_flow_table_root_in_bits."""
+
+    SIZE_BYTES: Final = 0x40
+    table_type: Final = Field(0x80, 0x8)
+    table_id: Final = Field(0xA8, 0x18)
+
+
+class SetFteInLayout(Layout):
+    """struct mlx5_ifc_set_fte_in_bits."""
+
+    SIZE_BYTES: Final = 0x340
+    table_id: Final = Field(0xA8, 0x18)
+    flow_index: Final = Field(0x100, 0x20)
+    flow_context: Final = Field(0x200, 0x1800)
 
 
 class SetHcaCapInLayout(Layout):
@@ -1073,7 +1211,25 @@ class SqcLayout(Layout):
     SIZE_BYTES: Final = 0xF0
     state: Final = Field(0x8, 0x4)
     cqn: Final = Field(0x48, 0x18)
+    tis_num_0: Final = Field(0x168, 0x18)
     wq: Final = Field(0x180, 0x600)
+
+
+class TircLayout(Layout):
+    """struct mlx5_ifc_tirc_bits."""
+
+    SIZE_BYTES: Final = 0xF0
+    disp_type: Final = Field(0x20, 0x4)
+    inline_rqn: Final = Field(0xE8, 0x18)
+    indirect_table: Final = Field(0x108, 0x18)
+    transport_domain: Final = Field(0x128, 0x18)
+
+
+class TiscLayout(Layout):
+    """struct mlx5_ifc_tisc_bits."""
+
+    SIZE_BYTES: Final = 0xA0
+    transport_domain: Final = Field(0x128, 0x18)
 
 
 class TrafficCounterLayout(Layout):

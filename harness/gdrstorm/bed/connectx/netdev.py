@@ -1,8 +1,9 @@
-"""Ethernet send and receive queues of the netdev: frames between functions, nothing else.
+"""Ethernet send and receive queues: frames within and between functions, nothing else.
 
-A frame goes to the function that owns its destination MAC, a multicast frame to all others; it
-takes the first ready receive queue, and is dropped when that has no buffer. There is no wire, no
-steering and no segmentation. WQE formats from include/linux/mlx5/qp.h (mlx5_wqe_eth_seg).
+A frame is offered to the function that owns its destination MAC, a multicast frame to all others,
+and to the sender's own steering outside its transport domain (raw packet loopback). Steering names
+the receive queues; one without a buffer drops it. There is no wire and no segmentation.
+WQE formats from include/linux/mlx5/qp.h (mlx5_wqe_eth_seg).
 """
 
 from __future__ import annotations
@@ -34,14 +35,18 @@ _BUDGET: Final = 256
 _INLINE_SIZE_MASK: Final = 0x3FFF
 _MAX_FRAME_BYTES: Final = 16384
 _MAC_BYTES: Final = 6
+_HEADER_BYTES: Final = 14
 _CHECKSUMS_GOOD: Final = 0x06
 
 
 class EthernetSend:
     """A send queue of frames (SQ)."""
 
-    def __init__(self, number: int, context: bytearray, cqn: int, ring: SendRing) -> None:
+    def __init__(
+        self, number: int, context: bytearray, cqn: int, tisn: int, ring: SendRing
+    ) -> None:
         self.number = number
+        self.tisn = tisn
         self.context = context
         self.cqn = cqn
         self.ring = ring
@@ -74,7 +79,7 @@ class EthernetSend:
             ctrl = parse_ctrl(raw)
             if ctrl.opcode == WqeOp.SEND:
                 frame = self._frame(function, raw, ctrl)
-                deliver(function, frame)
+                deliver(function, frame, self.tisn)
         except (DmaError, BadWqe, Refused):
             self._fail(function, index)
             return
@@ -179,30 +184,34 @@ class EthernetReceive:
         return True
 
 
-def deliver(source: Function, frame: bytes) -> int:
-    """Give a frame to whom it is addressed; counts the functions that took it."""
+def deliver(source: Function, frame: bytes, tisn: int) -> int:
+    """Give a frame to whom it is addressed; counts the receive queues that took it."""
     target = frame[:_MAC_BYTES]
-    if len(target) < _MAC_BYTES or not source.port.is_up:
+    if len(frame) < _HEADER_BYTES or not source.port.is_up:
         return 0
     is_multicast = bool(target[0] & 1)
     taken = 0
     for function in source.fabric.functions:
-        if function is source or not function.port.is_up or function.is_dead:
+        if not function.port.is_up or function.is_dead:
             continue
-        if is_multicast or function.port.owns_mac(target):
-            taken += receive_frame(function, frame)
+        if function is source:
+            domain = source.steering.tis_domains.get(tisn)
+            if domain is not None:
+                taken += _receive(function, frame, domain)
+        elif is_multicast or function.port.owns_mac(target):
+            taken += _receive(function, frame, None)
     return taken
 
 
-def receive_frame(function: Function, frame: bytes) -> bool:
-    """Offer a frame to the ready receive queues of a function."""
-    for queue in function.rqs.values():
-        if queue.state != WqState.READY or queue.is_linked:
+def _receive(function: Function, frame: bytes, not_domain: int | None) -> int:
+    taken = 0
+    for number in function.steering.find_queues(frame, not_domain):
+        queue = function.rqs.get(number)
+        if queue is None or queue.state != WqState.READY or queue.is_linked:
             continue
         try:
-            if queue.take(function, frame):
-                function.oracle.wqes["FRAME_RECEIVED"] += 1
-                return True
+            taken += queue.take(function, frame)
         except (DmaError, Refused):
-            return False
-    return False
+            continue
+    function.oracle.wqes["FRAME_RECEIVED"] += taken
+    return taken

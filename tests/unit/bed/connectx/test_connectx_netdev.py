@@ -7,14 +7,30 @@ import struct
 from connectx_guest import Guest, GuestCq
 
 from gdrstorm.bed.connectx.layouts import (
+    CreateFlowGroupInLayout,
+    CreateFlowGroupOutLayout,
+    CreateFlowTableInLayout,
+    CreateFlowTableOutLayout,
     CreateRqInLayout,
     CreateRqOutLayout,
     CreateSqInLayout,
     CreateSqOutLayout,
+    CreateTirInLayout,
+    CreateTirOutLayout,
+    CreateTisInLayout,
+    CreateTisOutLayout,
+    FlowContextLayout,
+    FlowTableContextLayout,
+    FteMatchSetLyr24Layout,
+    ModifyFlowTableInLayout,
     ModifyRqInLayout,
     ModifySqInLayout,
     RqcLayout,
+    SetFlowTableRootInLayout,
+    SetFteInLayout,
     SqcLayout,
+    TircLayout,
+    TiscLayout,
     WqLayout,
 )
 from gdrstorm.bed.connectx.prm import CqeOp, Op, WqeOp, WqState
@@ -26,11 +42,12 @@ PAYLOAD = bytes(range(200))
 class Netdev:
     """One send and one receive queue of a guest, as mlx5e makes them."""
 
-    def __init__(self, guest: Guest) -> None:
+    def __init__(self, guest: Guest, domain: int = 1) -> None:
         self.guest = guest
         self.send_cq, self.receive_cq = guest.make_cq(), guest.make_cq()
         self.key_base, self.key = guest.make_mr(16384)
         self.record = guest.alloc(8)
+        self.tisn = self._make_tis(domain)
         self.send_base, self.sqn = self._make(
             Op.CREATE_SQ, CreateSqInLayout.ctx.byte, SqcLayout.wq.byte, self.send_cq, 6
         )
@@ -39,6 +56,47 @@ class Netdev:
         )
         self.sent = self.posted = 0
         self._ready()
+        self.tirn = self._make_tir(domain)
+
+    def _make_tis(self, domain: int) -> int:
+        request = bytearray(CreateTisInLayout.SIZE_BYTES)
+        TiscLayout.transport_domain.put(request, domain, CreateTisInLayout.ctx.byte)
+        reply = self.guest.succeed(Op.CREATE_TIS, request)
+        return CreateTisOutLayout.tisn.get(reply)
+
+    def _make_tir(self, domain: int) -> int:
+        request = bytearray(CreateTirInLayout.SIZE_BYTES)
+        TircLayout.transport_domain.put(request, domain, CreateTirInLayout.ctx.byte)
+        TircLayout.inline_rqn.put(request, self.rqn, CreateTirInLayout.ctx.byte)
+        reply = self.guest.succeed(Op.CREATE_TIR, request)
+        return CreateTirOutLayout.tirn.get(reply)
+
+    def steer(self, mask: bytes = b"", value: bytes = b"", root: bool = True) -> int:
+        """A table with one entry that sends matching frames here."""
+        reply = self.guest.succeed(Op.CREATE_FLOW_TABLE, bytes(CreateFlowTableInLayout.SIZE_BYTES))
+        table = CreateFlowTableOutLayout.table_id.get(reply)
+        group = bytearray(CreateFlowGroupInLayout.SIZE_BYTES)
+        CreateFlowGroupInLayout.table_id.put(group, table)
+        CreateFlowGroupInLayout.match_criteria_enable.put(group, int(bool(mask)))
+        CreateFlowGroupInLayout.match_criteria.put_bytes(group, mask)
+        reply = self.guest.succeed(Op.CREATE_FLOW_GROUP, group)
+        entry = bytearray(SetFteInLayout.SIZE_BYTES)
+        SetFteInLayout.table_id.put(entry, table)
+        base = SetFteInLayout.flow_context.byte
+        FlowContextLayout.group_id.put(entry, CreateFlowGroupOutLayout.group_id.get(reply), base)
+        FlowContextLayout.action.put(entry, 4, base)
+        FlowContextLayout.match_value.put_bytes(entry, value, base)
+        FlowContextLayout.destination_list_size.put(entry, 1, base)
+        destination = struct.pack(">BBHI", 2, 0, self.tirn, 0)
+        self.guest.succeed(Op.SET_FLOW_TABLE_ENTRY, entry + destination)
+        if root:
+            self.set_root(table)
+        return table
+
+    def set_root(self, table: int) -> None:
+        request = bytearray(SetFlowTableRootInLayout.SIZE_BYTES)
+        SetFlowTableRootInLayout.table_id.put(request, table)
+        self.guest.succeed(Op.SET_FLOW_TABLE_ROOT, request)
 
     def _make(self, op: Op, context: int, wq: int, cq: GuestCq, log_stride: int) -> tuple[int, int]:
         base = self.guest.alloc(4096)
@@ -46,6 +104,8 @@ class Netdev:
         request = bytearray(at + WqLayout.pas.byte)
         layout = SqcLayout if op is Op.CREATE_SQ else RqcLayout
         layout.cqn.put(request, cq.number, context)
+        if op is Op.CREATE_SQ:
+            SqcLayout.tis_num_0.put(request, self.tisn, context)
         WqLayout.wq_type.put(request, 1, at)
         WqLayout.log_wq_sz.put(request, LOG_SIZE, at)
         WqLayout.log_wq_stride.put(request, log_stride, at)
@@ -93,7 +153,10 @@ class Netdev:
 
 def two() -> tuple[Netdev, Netdev]:
     a = Guest(0)
-    return Netdev(a), Netdev(Guest(1, a.fabric, a.oracle, a.saboteur))
+    pair = Netdev(a), Netdev(Guest(1, a.fabric, a.oracle, a.saboteur))
+    for netdev in pair:
+        netdev.steer()
+    return pair
 
 
 def frame(target: bytes, source: Guest) -> bytes:
@@ -142,3 +205,53 @@ def test_frame_from_memory_that_is_not_registered_breaks_the_queue() -> None:
     assert cqe.opcode == CqeOp.REQUESTER_ERROR
     a.transmit(frame(b.guest.function.port.mac, a.guest))
     assert a.guest.poll_all(a.send_cq) == []
+
+
+def test_raw_loopback_reaches_another_transport_domain_of_the_same_function() -> None:
+    guest = Guest()
+    sender, receiver = Netdev(guest, domain=1), Netdev(guest, domain=2)
+    sender.steer()
+    sender.post_buffer()
+    receiver.post_buffer()
+    sender.transmit(frame(b"\x24\x8a\x07\xa5\x28\xc8", guest))
+    assert guest.poll_all(sender.receive_cq) == []
+    receiver.steer()
+    sender.transmit(frame(b"\x24\x8a\x07\xa5\x28\xc8", guest))
+    assert len(guest.poll_all(receiver.receive_cq)) == 1
+
+
+def test_tables_match_headers_and_misses_go_on() -> None:
+    a, b = two()
+    other = Netdev(b.guest)
+    mask, value = bytearray(64), bytearray(64)
+    FteMatchSetLyr24Layout.ethertype.put(mask, 0xFFFF)
+    FteMatchSetLyr24Layout.ethertype.put(value, 0x88B5)
+    first, rest = b.steer(bytes(mask), bytes(value), root=False), other.steer(root=False)
+    request = bytearray(ModifyFlowTableInLayout.SIZE_BYTES)
+    ModifyFlowTableInLayout.table_id.put(request, first)
+    base = ModifyFlowTableInLayout.flow_table_context.byte
+    FlowTableContextLayout.table_miss_action.put(request, 1, base)
+    FlowTableContextLayout.table_miss_id.put(request, rest, base)
+    b.guest.succeed(Op.MODIFY_FLOW_TABLE, request)
+    b.set_root(first)
+    b.post_buffer()
+    other.post_buffer()
+    target = b.guest.function.port.mac
+    a.transmit(target + target + b"\x88\xb5" + PAYLOAD)
+    a.transmit(target + target + b"\x08\x00" + PAYLOAD)
+    assert len(b.guest.poll_all(b.receive_cq)) == 1
+    assert len(b.guest.poll_all(other.receive_cq)) == 1
+
+
+def test_tables_that_miss_into_each_other_end() -> None:
+    a, b = two()
+    table = b.steer(bytes((0xFF,)), bytes((0x55,)), root=False)
+    request = bytearray(ModifyFlowTableInLayout.SIZE_BYTES)
+    ModifyFlowTableInLayout.table_id.put(request, table)
+    base = ModifyFlowTableInLayout.flow_table_context.byte
+    FlowTableContextLayout.table_miss_action.put(request, 1, base)
+    FlowTableContextLayout.table_miss_id.put(request, table, base)
+    b.guest.succeed(Op.MODIFY_FLOW_TABLE, request)
+    b.set_root(table)
+    a.transmit(frame(b.guest.function.port.mac, a.guest))
+    assert len(a.guest.poll_all(a.send_cq)) == 1
