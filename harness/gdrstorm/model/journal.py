@@ -117,6 +117,16 @@ class Totals(Entry, frozen=True, kw_only=True, tag="totals"):
     rates: tuple[ThreadRate, ...] = ()
 
 
+class Blocked(Entry, frozen=True, kw_only=True, tag="blocked"):
+    """Where workers of a phase slept: sampled kernel stacks, counted by (function, times, commonest caller)."""
+
+    phase: str
+    summary: str
+    taken: int = 0
+    rounds: int = 0
+    places: tuple[tuple[str, int, str], ...] = ()
+
+
 class Gate(Entry, frozen=True, kw_only=True, tag="gate"):
     """The answers of one gate table."""
 
@@ -202,6 +212,7 @@ Line = (
     | Worker
     | Progress
     | Totals
+    | Blocked
     | Gate
     | Check
     | Seen

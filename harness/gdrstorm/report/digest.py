@@ -37,6 +37,7 @@ class Digest(msgspec.Struct, frozen=True):
     totals: tuple[j.Totals, ...]
     gates: tuple[j.Gate, ...]
     checks: tuple[j.Check, ...]
+    blocked: tuple[j.Blocked, ...]
     errors: tuple[ErrorRow, ...]
     events: tuple[j.Seen, ...]
     leaks: tuple[Leak, ...]
@@ -73,6 +74,7 @@ def make_digest(lines: Sequence[j.Line], verdict: Verdict) -> Digest:
         totals=totals,
         gates=tuple(line for line in lines if isinstance(line, j.Gate)),
         checks=tuple(line for line in lines if isinstance(line, j.Check)),
+        blocked=tuple(line for line in lines if isinstance(line, j.Blocked) and line.places),
         errors=_errors(totals),
         events=tuple(sorted(seen.values(), key=lambda line: -line.event.severity.rank)),
         leaks=leaks,

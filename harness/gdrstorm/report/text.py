@@ -33,6 +33,8 @@ def print_summary(
     _print_head(out, digest)
     if digest.totals:
         _print_operations(out, digest)
+    for blocked in digest.blocked:
+        out.print(Text(f"blocked in {blocked.phase}: {blocked.summary}"))
     for gate in digest.gates:
         _print_gate(out, gate)
     for check in digest.checks:

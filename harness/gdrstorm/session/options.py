@@ -25,5 +25,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     seed: int | None = None
     duration_ns: int | None = None
+    baseline: frozenset[str] = frozenset()
     plants: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()

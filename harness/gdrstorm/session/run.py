@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -20,10 +21,13 @@ import msgspec
 
 from gdrstorm import __version__
 from gdrstorm.audit import snapshot
+from gdrstorm.audit.gpu import read_nvml, read_rm
 from gdrstorm.errors import GdrstormError, UnavailableError, UsageError
 from gdrstorm.evidence.collect import collect_system, write_manifest
 from gdrstorm.evidence.journal import JOURNAL, JournalWriter
 from gdrstorm.host import read_inventory
+from gdrstorm.kmsg.attribute import RunSpan
+from gdrstorm.kmsg.baseline import BaselineFilter
 from gdrstorm.model import journal as j
 from gdrstorm.model.audit import Counter, Snapshot
 from gdrstorm.model.inventory import Inventory
@@ -38,8 +42,8 @@ from gdrstorm.session.options import RunOptions
 from gdrstorm.session.record import Observer, Recorder
 from gdrstorm.session.supervisor import Stopped, Supervisor
 from gdrstorm.session.watch import Watch, boot_id
-from gdrstorm.session.witnesses import make_witnesses
-from gdrstorm.stack.exporter.rm_state import RmStateReader
+from gdrstorm.session.witnesses import devices_of, make_witnesses
+from gdrstorm.stack.exporter.rm_state import RmStateReader, read_figures
 from gdrstorm.verdict import judge
 
 
@@ -86,7 +90,7 @@ def _record(
     recorder.write(j.Machine(inventory=msgspec.Raw(msgspec.json.encode(inventory))))
     try:
         check_predicates(scenario, inventory)
-        _run(scenario, options, run_dir, recorder, guard)
+        _run(scenario, options, run_dir, recorder, guard, inventory)
     except UnavailableError as error:
         recorder.write(j.Skipped(reason=str(error)))
         recorder.write(j.End(how="completed"), sync=True)
@@ -122,15 +126,36 @@ def _start_line(
 
 
 def _run(
-    scenario: Scenario, options: RunOptions, run_dir: Path, recorder: Recorder, guard: Guard
+    scenario: Scenario,
+    options: RunOptions,
+    run_dir: Path,
+    recorder: Recorder,
+    guard: Guard,
+    inventory: Inventory,
 ) -> None:
     stack = choose_stack(scenario, options, os.geteuid())
     seed = next((s for s in (options.seed, scenario.seed) if s is not None), secrets.randbits(63))
     plan = resolve(scenario, stack, seed, options.duration_ns)
     recorder.write(j.Planned(plan=plan))
-    watch = Watch(run_dir.name, recorder.write, make_witnesses(stack))
+    devices = devices_of(stack, inventory)
+    span = RunSpan(
+        (),
+        tail_ns=plan.tail_ns,
+        seed=seed,
+        under_test=frozenset(devices.bdfs),
+        beside=frozenset(devices.beside),
+    )
+    workers: list[int] = []
+    watch = Watch(
+        run_dir.name,
+        recorder.write,
+        make_witnesses(stack, devices, lambda: workers),
+        span=span,
+        baseline=BaselineFilter(options.baseline) if options.baseline else None,
+    )
+    supervisor = Supervisor(plan, recorder.write, watch, guard, workers)
     with _tidy(watch, recorder):
-        _exercise(plan, recorder, watch, guard, audit_sources(stack), run_dir)
+        _exercise(supervisor, plan, recorder, watch, audit_sources(stack, inventory), run_dir)
 
 
 @contextmanager
@@ -147,23 +172,23 @@ def _tidy(watch: Watch, recorder: Recorder) -> Iterator[None]:
 
 
 def _exercise(
+    supervisor: Supervisor,
     plan: Plan,
     recorder: Recorder,
     watch: Watch,
-    guard: Guard,
     sources: Sequence[snapshot.Source],
     run_dir: Path,
 ) -> None:
     watch.mark(f"run begins, seed {plan.seed}")
     before = snapshot.take(sources)
     recorder.write(j.Audit(when="before", snapshot=before))
-    supervisor = Supervisor(plan, recorder.write, watch, guard)
     how, detail = "completed", ""
     with _signals(supervisor):
         try:
             supervisor.run()
         except Stopped as stopped:
             how, detail = stopped.how, stopped.detail
+    watch.operations_ended()
     if how == "skip":
         raise UnavailableError(detail)
     _tail(watch, plan.tail_ns)
@@ -179,21 +204,18 @@ def _exercise(
     recorder.write(j.End(how=how, detail=detail), sync=True)
 
 
-def audit_sources(stack: StackChoice) -> list[snapshot.Source]:
+def audit_sources(stack: StackChoice, inventory: Inventory) -> list[snapshot.Source]:
     """What is counted before and after, for a stack; each is cheap and changes nothing."""
     sources: list[snapshot.Source] = []
     if stack.exporter != "fake":
         sources.append(snapshot.read_dmabufs)
-    for device in _rdma_devices(stack):
-        sources.append(lambda device=device: snapshot.read_rdma(device))  # type: ignore[misc]
+    if stack.importer in ("verbs", "uverbs", "host-memory"):
+        sources += [partial(snapshot.read_rdma, hca.name) for hca in inventory.hcas]
+    if stack.exporter in ("cuda", "rm"):
+        for gpu in inventory.gpus:
+            sources.append(partial(read_rm, gpu.bdf, partial(read_figures, gpu.bdf)))
+            sources.append(partial(read_nvml, gpu.bdf))
     return sources
-
-
-def _rdma_devices(stack: StackChoice) -> list[str]:
-    if stack.importer not in ("verbs", "uverbs", "host-memory"):
-        return []
-    root = Path("/sys/class/infiniband")
-    return sorted(entry.name for entry in root.iterdir()) if root.is_dir() else []
 
 
 def _tail(watch: Watch, tail_ns: int) -> None:

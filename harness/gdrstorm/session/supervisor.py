@@ -13,7 +13,9 @@ from contextlib import contextmanager
 
 import msgspec
 
+from gdrstorm.audit.profile import Profile, Sampler
 from gdrstorm.engine import Area, AreaSnapshot
+from gdrstorm.kmsg.attribute import Call
 from gdrstorm.model import journal as j
 from gdrstorm.model.op import CallInFlight, OpSummary
 from gdrstorm.model.plan import PhasePlan, Plan, WorkerPlan
@@ -28,6 +30,8 @@ Write = Callable[..., j.Line]
 
 _TICK_S = 0.1
 _BEAT_NS = 1_000_000_000
+#: how often blocked workers' kernel stacks are sampled
+_LOOK_NS = 250_000_000
 #: how long back ends may take to open and threads to line up; a bed under TCG needs a good part of it
 _OPEN_LIMIT_NS = 120_000_000_000
 #: what a storm may take beyond its duration to release what is outstanding, on top of the call limit
@@ -46,9 +50,15 @@ class Stopped(Exception):
 
 
 class Supervisor:
-    """Runs the phases of one plan. `interrupted` is set by signal handlers and ends the run at the next tick."""
+    """Runs the phases of one plan. `interrupted` is set by signal handlers and ends the run at the next tick.
 
-    def __init__(self, plan: Plan, write: Write, watch: Watch, guard: Guard) -> None:
+    `pids` is kept up to date with the workers that live, for witnesses that look at them.
+    """
+
+    def __init__(
+        self, plan: Plan, write: Write, watch: Watch, guard: Guard, pids: list[int]
+    ) -> None:
+        self._pids = pids
         self._plan = plan
         self._write = write
         self._watch = watch
@@ -62,6 +72,7 @@ class Supervisor:
         self.exercised = False
         self.interrupted = ""
         self.descriptors_left: dict[str, int] = {}
+        watch.calls = self._calls
 
     def run(self) -> None:
         """All phases. Raises Stopped when the run cannot go on."""
@@ -103,6 +114,7 @@ class Supervisor:
             child = spawn(plan, area_fd)
             self._guard.tell_worker(child.pid)
             self._children.append(child)
+            self._pids.append(child.pid)
             self._write(
                 j.Worker(worker=plan.worker, phase=plan.phase, state="started", pid=child.pid)
             )
@@ -166,6 +178,13 @@ class Supervisor:
             )
         )
 
+    def _calls(self) -> tuple[Call, ...]:
+        """Calls in flight right now, for the attribution of events."""
+        if self._area is None:
+            return ()
+        calls = self._area.in_flight(range(self._area.thread_count), 0)
+        return tuple(Call(call.worker, call.op, call.since_ns) for call in calls)
+
     @staticmethod
     def _slots(child: Child) -> range:
         first = child.plan.first_thread
@@ -180,6 +199,7 @@ class Supervisor:
                 )
             child.close()
         self._children.clear()
+        self._pids.clear()
         if self._area is not None:
             self._area.close()
             self._area = None
@@ -242,12 +262,16 @@ class Supervisor:
         self.exercised = True
         groups = _groups(phase)
         older = {name: area.snapshot(slots) for name, slots in groups.items()}
-        beat_ns = started_ns
+        sampler = Sampler()
+        beat_ns = look_ns = started_ns
         stop_ns = started_ns + phase.duration_ns + self._plan.call_limit_ns + _RELEASE_NS
         try:
             while not all(child.is_over for child in self._children):
                 self._tick()
                 now = time.monotonic_ns()
+                if now - look_ns >= _LOOK_NS:
+                    look_ns = now
+                    sampler.look(self._pids)
                 if now - beat_ns >= _BEAT_NS:
                     beat_ns += _BEAT_NS * ((now - beat_ns) // _BEAT_NS)
                     older = self._beat(area, phase, groups, older)
@@ -263,6 +287,7 @@ class Supervisor:
             area.request_stop()
             self._drain()
             self._totals(area, phase, groups, time.monotonic_ns() - started_ns)
+            self._write(_blocked(phase.name, sampler.profile()))
 
     def _line_up(self, area: Area, phase: PhasePlan) -> None:
         """Wait until every thread stands at the start line."""
@@ -370,6 +395,17 @@ class Supervisor:
                     rates=area.thread_rates(slots),
                 )
             )
+
+
+def _blocked(phase: str, profile: Profile) -> j.Blocked:
+    places = tuple((place.function, place.count, place.caller) for place in profile.places)
+    return j.Blocked(
+        phase=phase,
+        summary=profile.summary,
+        taken=profile.taken,
+        rounds=profile.rounds,
+        places=places,
+    )
 
 
 def _groups(phase: PhasePlan) -> dict[str, range]:

@@ -12,34 +12,57 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
+from gdrstorm.kmsg.attribute import Call, Marker, RunSpan, attribute
+from gdrstorm.kmsg.baseline import BaselineFilter
 from gdrstorm.kmsg.devkmsg import devkmsg_unlimited
 from gdrstorm.kmsg.faults import Classifier
 from gdrstorm.kmsg.reader import KmsgReader
+from gdrstorm.kmsg.reconcile import reconcile
+from gdrstorm.kmsg.record import Record
 from gdrstorm.kmsg.witness import Witness
 from gdrstorm.model import journal as j
-from gdrstorm.model.event import Event
+from gdrstorm.model.event import Attribution, Belongs, Event, Severity, Source
 
 Write = Callable[[j.Line], object]
 
+#: witnesses other than the log read files; once a second is often enough for what they count
+_WITNESS_NS = 1_000_000_000
+
+
+def _no_calls() -> tuple[Call, ...]:
+    return ()
+
 
 class Watch:
-    """Everything that looks at the kernel while a run goes on. `write` takes the journal lines it makes."""
+    """Everything that looks at the kernel while a run goes on. `write` takes the journal lines it makes.
+
+    `span` names the devices under test and those beside them; `calls` tells which calls are in flight right now.
+    """
 
     def __init__(
         self,
         run_id: str,
         write: Write,
         witnesses: Sequence[Witness] = (),
+        *,
+        span: RunSpan | None = None,
+        baseline: BaselineFilter | None = None,
         kmsg: Path = Path("/dev/kmsg"),
     ) -> None:
         self._run_id = run_id
         self._write = write
         self._witnesses = list(witnesses)
+        self._span = span or RunSpan(())
+        self._baseline = baseline
         self._kmsg_path = kmsg
         self._stack = contextlib.ExitStack()
         self._reader: KmsgReader | None = None
         self._classifier = Classifier()
-        self._first_marker: int | None = None
+        self._witnessed_ns = 0
+        self._attributions: dict[str, Attribution] = {}
+        self.calls: Callable[[], tuple[Call, ...]] = _no_calls
         self.phase = ""
         self.seen: dict[str, Event] = {}
 
@@ -56,7 +79,7 @@ class Watch:
         for witness in list(self._witnesses):
             try:
                 witness.start()
-            except Exception as error:
+            except OSError as error:
                 blind[type(witness).__name__] = str(error)
                 self._witnesses.remove(witness)
         looking = tuple(type(witness).__name__ for witness in self._witnesses)
@@ -67,41 +90,57 @@ class Watch:
         """Descriptor of the kernel log to wait on, None when it cannot be read."""
         return self._reader.fileno() if self._reader else None
 
-    @property
-    def sees_log(self) -> bool:
-        return self._reader is not None
-
     def mark(self, text: str) -> int | None:
         """Write a marker into the kernel log; its sequence number, None when it was not read back."""
-        if self._reader is None:
-            return None
         self.poll()
-        try:
-            seq = self._reader.write_marker(f"gdrstorm {self._run_id}: {text}")
-        except OSError as error:
-            self._note(f"cannot write a marker to the kernel log: {error.strerror}")
-            return None
-        if seq is None:
-            self._note(f"marker `{text}` was not read back from the kernel log")
-        elif self._first_marker is None:
-            self._first_marker = seq
+        seq = None
+        if self._reader is not None:
+            try:
+                seq = self._reader.write_marker(f"gdrstorm {self._run_id}: {text}")
+            except OSError as error:
+                self._note(f"cannot write a marker to the kernel log: {error.strerror}")
+            else:
+                if seq is None:
+                    self._note(f"marker `{text}` was not read back from the kernel log")
+        marker = Marker(seq or 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC), self.phase)
+        self._span = msgspec.structs.replace(self._span, markers=(*self._span.markers, marker))
         return seq
 
     def poll(self) -> None:
-        """Take what has come, from every witness."""
+        """Take what has come from the log, and once a second from the other witnesses."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         if self._reader is not None:
             for record in self._reader.read_records():
                 self._take(self._classifier.feed(record))
+                if self._baseline is not None and isinstance(record, Record):
+                    unseen = self._baseline.check(record)
+                    self._take([unseen] if unseen else [])
             self._take(self._classifier.started())
-            self._take(self._classifier.tick(time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
-        for witness in self._witnesses:
-            self._take(witness.poll())
+            self._take(self._classifier.tick(now))
+        if now - self._witnessed_ns >= _WITNESS_NS:
+            self._ask_witnesses(now)
+
+    def _ask_witnesses(self, now: int) -> None:
+        self._witnessed_ns = now
+        for witness in list(self._witnesses):
+            try:
+                self._take(witness.poll())
+            except OSError as error:
+                self._note(f"witness {type(witness).__name__} cannot look any more: {error}")
+                self._witnesses.remove(witness)
+
+    def operations_ended(self) -> None:
+        """The last operation is over: what comes from now on belongs to the tail."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._span = msgspec.structs.replace(self._span, end_ns=now)
 
     def close(self) -> None:
         """Take the last of it, restore the log's settings, close everything; twice is legal."""
         with contextlib.suppress(OSError):
             self.poll()
+            self._ask_witnesses(self._witnessed_ns)
         self._take(self._classifier.flush())
+        self._reconcile()
         for witness in self._witnesses:
             with contextlib.suppress(OSError):
                 witness.close()
@@ -109,15 +148,31 @@ class Watch:
         self._stack.close()
         self._reader = None
 
-    def _take(self, events: list[Event]) -> None:
+    def _reconcile(self) -> None:
+        """Counters that tell of the same faults as the log: the log's event gets the larger count, once."""
+        log = [event for event in self.seen.values() if event.source is Source.KMSG]
+        counters = [event for event in self.seen.values() if event.source is not Source.KMSG]
+        merged = {event.id: event for event in reconcile(log, counters)}
+        absorbed = {link for event in merged.values() for link in event.linked}
+        self._take(list(merged.values()))
+        for event in counters:
+            if event.id in absorbed and event.id not in merged:
+                told = f"{event.title} (counted with the log's event)"
+                self._take([msgspec.structs.replace(event, severity=Severity.INFO, title=told)])
+
+    def _take(self, events: Sequence[Event]) -> None:
         for event in events:
+            known = self._attributions.get(event.id)
+            if known is None:
+                known = attribute(event, self._span, self.calls()).attribution
+                assert known is not None
+                self._attributions[event.id] = known
+            event = msgspec.structs.replace(event, attribution=known)
             if self.seen.get(event.id) == event:
                 continue
             self.seen[event.id] = event
-            before = self._first_marker is None or (
-                0 < event.first_seq < self._first_marker and event.last_seq < self._first_marker
-            )
-            self._write(j.Seen(event=event, phase=self.phase, before_run=before))
+            before = known.belongs is Belongs.PRE_EXISTING
+            self._write(j.Seen(event=event, phase=known.phase or "", before_run=before))
 
     def _note(self, text: str) -> None:
         self._write(j.Note(text=text))
@@ -134,6 +189,3 @@ def boot_id() -> str:
 def new_run_id() -> str:
     """Sortable by time and unlikely to clash: 20261130T190203-1a2b."""
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{os.urandom(2).hex()}"
-
-
-__all__ = ["Watch", "boot_id", "new_run_id"]

@@ -45,6 +45,7 @@ def lines() -> list[j.Line]:
             ops=(OpSummary("REG", 30, {"ENOTSUPP": 2}, Latency(1, 1, 100, 1, 2000, 30000, 1, 5_000_000)),),
             rates=(ThreadRate(0, 0, 1, 9_000_000), ThreadRate(0, 1, 29, 1)),
         ),
+        j.Blocked(phase="p", summary="94 % in the_lock", taken=9, rounds=9, places=(("the_lock", 9, "caller"),)),
         j.Gate(phase="p", results=(GateResult("t", "length 0", "ioctl", ("EINVAL",), "ok", False),)),
         j.Seen(event=event, phase="p"),
         j.Worker(worker=0, phase="p", state="hung", reason="thread 1 is in DEREG", calls=(call,)),
@@ -61,7 +62,7 @@ def text() -> str:
 @pytest.mark.parametrize(
     "words",
     ["EMULATED", "seed 42", "verbs mlx5_0 (emulated)", "ENOTSUPP 2 times: the exporter refused", "length 0",
-     "Xid 79 <GPU>", "synthetic", "thread 1 is in DEREG", "mlx5r_umr_post_send_wait", "unfair", "FAIL", "/runs/r1"],
+     "Xid 79 <GPU>", "synthetic", "thread 1 is in DEREG", "mlx5r_umr_post_send_wait", "unfair", "the_lock", "FAIL", "/runs/r1"],
 )  # fmt: skip
 def test_the_text_shows(words: str) -> None:
     assert words in text()
@@ -114,7 +115,7 @@ def test_advice_names_the_next_step() -> None:
 def test_the_live_view_shows_rates_and_new_kernel_events_once() -> None:
     out = io.StringIO()
     view = View(Console(file=out, width=200), quiet=False)
-    for line in [*lines(), lines()[7]]:
+    for line in [*lines(), lines()[8]]:
         view.take(line)
     plain = out.getvalue()
     assert "REG 10/s" in plain
