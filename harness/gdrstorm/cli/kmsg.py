@@ -123,9 +123,14 @@ def _text_records(file: str, follow: bool, since: str | None) -> Iterator[Record
 
 
 def _tail(stream: Iterator[str]) -> Iterator[str]:
-    """Lines of a file, and those that are appended to it, for ever."""
+    """Whole lines of a file, and those that are appended to it, for ever."""
+    half = ""
     while True:
-        yield from stream
+        for piece in stream:
+            half += piece
+            if half.endswith("\n"):
+                yield half
+                half = ""
         time.sleep(_TAIL_WAIT_S)
 
 

@@ -323,7 +323,10 @@ def _gsp(draft: Draft, line: Line) -> Part:
         return Part.NO
     if "NVRM" in text or text.lstrip().startswith(("GSP task", "libos")):
         return Part.YES
-    return Part.YES if trace.is_trace(text) else Part.NO
+    if not trace.is_trace(text):
+        return Part.NO
+    draft.framed = True
+    return Part.YES
 
 
 _RM_MORE = re.compile(
@@ -397,7 +400,8 @@ ABSORBERS: dict[Body, Callable[[Draft, Line], Part]] = {
 }
 
 # Bodies whose lines look like ordinary text: while one is open, every line is shown to it.
-GREEDY = frozenset({Body.TRACE, Body.OOM, Body.SMMU, Body.CQE, Body.GSP})
+# A GSP dump becomes one when its own stack dump begins.
+GREEDY = frozenset({Body.TRACE, Body.OOM, Body.SMMU, Body.CQE})
 
 
 def complete(draft: Draft) -> None:

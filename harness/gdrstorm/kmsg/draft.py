@@ -56,8 +56,9 @@ class Draft:
     devices: set[str] = field(default_factory=set)
     framed: bool = False
     ended: bool = False
+    greedy: bool = False
     patience_ns: int = 5_000_000_000
-    patience_records: int = 64
+    patience_records: int = 24
     row: int = 0
     absorber: Callable[[Draft, Line], Part] = _nothing
     linked: list[str] = field(default_factory=list)

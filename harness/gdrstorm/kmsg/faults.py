@@ -34,7 +34,7 @@ _PATIENCE = {
     Body.RM_INIT: (5_000_000_000, 256),
     Body.NVRM_LOST: (5_000_000_000, 256),
 }
-_DEFAULT_PATIENCE = (5_000_000_000, 64)
+_DEFAULT_PATIENCE = (5_000_000_000, 24)
 
 _SUPPRESSED = re.compile(r"\b(?P<func>\w+): (?P<number>\d+) callbacks suppressed")
 # ___ratelimit() prints the function's name: which family a function belongs to.
@@ -153,6 +153,9 @@ class Classifier:
             if part is Part.NO:
                 continue
             draft.take(line.record, line.text, self._index)
+            if draft.framed and draft.body is Body.GSP and not draft.greedy:
+                draft.greedy = True
+                self._recount()
             if part is Part.END:
                 # Kept a little: a panic, or the registers again, may follow the end marker.
                 draft.ended, draft.patience_records = True, 24
@@ -172,6 +175,7 @@ class Classifier:
             self._identity(line.record.seq), rule, head, line.record, text, self._index
         )
         draft.absorber = bodies.ABSORBERS[draft.body]
+        draft.greedy = draft.body in bodies.GREEDY
         draft.patience_ns, draft.patience_records = _PATIENCE.get(draft.body, _DEFAULT_PATIENCE)
         if draft.body is Body.RECORD:
             bodies.record_detail(draft, text)
@@ -219,7 +223,7 @@ class Classifier:
         for earlier in list(self._open):
             if earlier.body is not draft.body:
                 continue
-            if draft.body in bodies.GREEDY:
+            if draft.greedy:
                 same = earlier.caller == draft.caller or not earlier.caller or not draft.caller
             else:
                 same = earlier.device == draft.device and earlier.tag == draft.tag
@@ -235,7 +239,7 @@ class Classifier:
 
     def _recount(self) -> None:
         # In place: _examine tells by identity which list it walks.
-        self._greedy[:] = [draft for draft in self._open if draft.body in bodies.GREEDY]
+        self._greedy[:] = [draft for draft in self._open if draft.greedy]
 
     def _late(self, draft: Draft) -> bool:
         """Has a report waited in vain?"""
@@ -309,7 +313,7 @@ def _join(prelude: Draft, draft: Draft) -> None:
     else:
         prelude.awaits = draft.awaits
     if not strong:
-        prelude.absorber = draft.absorber
+        prelude.absorber, prelude.greedy = draft.absorber, draft.greedy
         prelude.patience_ns, prelude.patience_records = draft.patience_ns, draft.patience_records
     prelude.raise_severity(draft.severity)
     prelude.weak = draft.weak

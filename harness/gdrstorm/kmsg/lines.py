@@ -263,28 +263,37 @@ def _special(line: str, seq: int, entry: dict[str, str]) -> Record | bool | None
 
 
 def parse_lines(lines: Iterable[str]) -> Iterator[Record]:
-    """Text lines of any supported format to records; seq counts input lines where the format has none."""
+    """Text lines of any supported format to records; seq counts input lines where the format has none.
+
+    Nothing waits for the next line, but a /dev/kmsg record for its key=value lines.
+    """
     held: Record | None = None
-    raw_kmsg = False
+    last: Record | None = None
     entry: dict[str, str] = {}
     for seq, raw in enumerate(lines):
         line = raw.rstrip("\r\n")
         if "\x1b" in line:
             line = _ANSI.sub("", line)
-        if raw_kmsg and held is not None and (more := _KMSG_FIELD.fullmatch(line)):
-            held = msgspec.structs.replace(held, fields=(*held.fields, Field(more[1], more[2])))
-            continue
-        if held is not None and (again := _LAST_REPEATED.match(_split_prefixes(line).text)):
+        if held is not None:
+            if more := _KMSG_FIELD.fullmatch(line):
+                field = Field(more[1], more[2])
+                held = msgspec.structs.replace(held, fields=(*held.fields, field))
+                continue
             yield held
-            held = msgspec.structs.replace(held, seq=seq, repeat=int(again[1]))
+            held = None
+        if last is not None and (again := _LAST_REPEATED.match(_split_prefixes(line).text)):
+            yield msgspec.structs.replace(last, seq=seq, repeat=int(again[1]))
             continue
         special = _special(line, seq, entry)
-        raw_kmsg = isinstance(special, Record) and bool(_KMSG.match(line))
-        if special is None or special is True:
-            continue
-        for record in [special] if isinstance(special, Record) else _text_records(line, seq):
-            if held is not None:
-                yield held
-            held = record
+        if isinstance(special, Record):
+            last = special
+            if _KMSG.match(line):
+                held = special
+            else:
+                yield special
+        elif special is False:
+            for record in _text_records(line, seq):
+                last = record
+                yield record
     if held is not None:
         yield held

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from gdrstorm.kmsg.families import iommu, kernel, nvidia, pcie, rdma
 from gdrstorm.kmsg.rules import Head, Line, Rule
 
@@ -36,11 +38,10 @@ _BY_LITERAL = tuple(_ROWS.items())
 def match(line: Line) -> tuple[Rule, Head] | None:
     """The first row, in order, that knows the line as a headline."""
     text = line.text
-    candidates: list[tuple[int, Rule]] = []
-    for literal, rows in _BY_LITERAL:
-        if literal in text:
-            candidates += rows
-    candidates.sort(key=_order_of)
+    found = [rows for literal, rows in _BY_LITERAL if literal in text]
+    if not found:
+        return None
+    candidates = found[0] if len(found) == 1 else sorted(chain(*found), key=_order_of)
     for _, row in candidates:
         head = row.match(line)
         if head is not None:
