@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,9 @@ _FD_BYTES: Final = array.array("i").itemsize
 # Room for the most descriptors the kernel passes at once (SCM_MAX_FD): more than a frame may
 # carry, so that too many are seen and refused instead of cut off.
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(253 * _FD_BYTES)
+# How long QEMU waits for an answer (x-msg-timeout of vfio-user-pci).
+_CLIENT_PATIENCE_NS: Final = 5_000_000_000
+_MAX_LATE_CHUNKS: Final = 64
 _MAX_PATH_BYTES: Final = 107  # sockaddr_un.sun_path without its NUL
 
 
@@ -99,6 +103,7 @@ class Connection:
         self._framer = Framer()
         self._unsent = b""
         self._paused = False
+        self._late = False
         self._watch()
 
     @property
@@ -115,9 +120,17 @@ class Connection:
         self._paused = True
         self._loop.unwatch(self._fd)
 
-    def resume(self) -> None:
+    def resume(self, late: bool = False) -> None:
+        """Go on; ``late`` says that the client may have given up what it asked meanwhile."""
         self._paused = False
         self._watch()
+        self._late = late
+        for _ in range(_MAX_LATE_CHUNKS if late else 0):
+            before = self._endpoint.stats.messages
+            self.on_ready(READ)
+            if not self.is_open or self._endpoint.stats.messages == before:
+                break
+        self._late = False
 
     def on_ready(self, events: int) -> None:
         """Called by the loop. A broken stream or a client gone closes the connection."""
@@ -164,6 +177,10 @@ class Connection:
             finally:
                 frame.close()
             if reply is not None:
+                if self._late and len(reply.data) > protocol.HEADER_BYTES:
+                    # QEMU loses its place in the stream over the payload of an answer that it
+                    # no longer expects, and drops the connection. A header alone it survives.
+                    reply = Reply(protocol.build_error(frame.header, errno.ETIMEDOUT))
                 self._send(reply)
                 if self._unsent:
                     break
@@ -171,12 +188,10 @@ class Connection:
     def _send(self, reply: Reply) -> None:
         data = reply.data
         try:
-            if reply.fds:
-                sent = socket.send_fds(self._socket, [data], list(reply.fds))
-            else:
-                sent = self._socket.send(data)
+            fds, sock = reply.fds, self._socket
+            sent = socket.send_fds(sock, [data], list(fds)) if fds else sock.send(data)
         except BlockingIOError:
-            if reply.fds:
+            if fds:
                 raise BrokenError("client does not read a reply with descriptors") from None
             sent = 0
         if sent < len(data):
@@ -220,6 +235,7 @@ class Port:
         self.client_count = 0
         self._loop = loop
         self._paused = False
+        self._paused_ns = 0
         self._connection: Connection | None = None
         self._listener = open_listener(path)
         loop.watch(self._listener.fileno(), READ, self._accept)
@@ -257,12 +273,15 @@ class Port:
 
     def pause(self) -> None:
         """Stop answering and hold the device's timers, as if this process hung."""
+        if not self._paused:
+            self._paused_ns = time.monotonic_ns()
         self._paused = True
         self.endpoint.gate.closed = True
         if self._connection is not None:
             self._connection.pause()
 
     def resume(self) -> None:
+        late = self._paused and time.monotonic_ns() - self._paused_ns > _CLIENT_PATIENCE_NS
         self._paused = False
         gate = self.endpoint.gate
         gate.closed = False
@@ -270,7 +289,7 @@ class Port:
         for callback in held:
             callback()
         if self._connection is not None:
-            self._connection.resume()
+            self._connection.resume(late)
 
     def close(self) -> None:
         """Legal twice."""

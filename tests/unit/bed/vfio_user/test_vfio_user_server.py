@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -470,6 +471,24 @@ def test_pause_holds_answers_and_timers(bench: Bench, client: Client) -> None:
     assert fired == ["held"]
     client.receive()
     assert bench.port.endpoint.stats.device_faults == 0
+
+
+def test_answers_after_a_long_pause_have_no_payload(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEMU has given up and would take the payload for the next header."""
+    bench.port.pause()
+    client.send(Command.REGION_READ, protocol.build_access(RegionAccess(0, 0, 4)))
+    client.post(0, 0, b"late")
+    client.send(Command.DEVICE_RESET)
+    now = time.monotonic_ns()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now + 5_100_000_000)
+    bench.port.resume()
+    read = client.receive()
+    assert (read.header.size, read.header.error) == (HEADER_BYTES, errno.ETIMEDOUT)
+    reset = client.receive()
+    assert (reset.header.command, reset.header.error) == (Command.DEVICE_RESET, 0)
+    assert client.read(0, 0, 4) == bytes(4)
 
 
 def test_listening_twice_is_refused_and_a_stale_socket_is_not(bench: Bench) -> None:
