@@ -31,6 +31,7 @@ import msgspec
 
 from gdrstorm.bed.vm import failures, image
 from gdrstorm.bed.vm.accel import choose_accel
+from gdrstorm.bed.vm.console import ConsoleTail
 from gdrstorm.bed.vm.guest.wire import MAX_PAYLOAD_BYTES, Kind
 from gdrstorm.bed.vm.launch import Launched, console_log, launch
 from gdrstorm.bed.vm.monitor import CommandQueue, Monitor
@@ -175,6 +176,7 @@ class Bed:
         self._on_console = on_console
         self._launched: Launched | None = None
         self._monitor: Monitor | None = None
+        self._console: ConsoleTail | None = None
         self._qmp: Qmp | None = None
         self._use_lock: int | None = None
         self._journal: threading.Thread | None = None
@@ -227,6 +229,7 @@ class Bed:
         else:
             self.run_dir = self._given_run_dir.absolute()
             self.run_dir.mkdir(parents=True, exist_ok=True)
+        self._console = ConsoleTail(self.console_path)
         self._launched = launch(record, self.options, self.accel, self.run_dir, [])
         sockets = self._launched.sockets
         self._qmp = Qmp(sockets.qmp)
@@ -234,7 +237,7 @@ class Bed:
             self.options,
             self.console_path,
             sockets.agent,
-            sockets.console,
+            self._console,
             sockets.supervisor,
             self._on_console,
         )
@@ -379,6 +382,8 @@ class Bed:
             self.outcome = failure.outcome if failure else failures.Outcome.CLOSED
         if self._launched is not None:
             self._end_processes(self._launched)
+        if self._console is not None:
+            self._console.close()
         if self._use_lock is not None:
             os.close(self._use_lock)
             self._use_lock = None

@@ -55,7 +55,6 @@ class Sockets(msgspec.Struct, frozen=True, kw_only=True):
 
     supervisor: socket.socket
     qmp: socket.socket
-    console: socket.socket
     agent: socket.socket
     journal: socket.socket
 
@@ -142,7 +141,7 @@ def _model(options: BedOptions, hcas: tuple[Path, ...], control: Path, run_dir: 
 def _qemu(
     options: BedOptions, files: qemu.Files, accel: Accel, fds: dict[str, int], run_dir: Path
 ) -> Process:
-    names = ("qmp", "console", "agent", "journal")
+    names = ("qmp", "agent", "journal")
     channels = qemu.Channels(**{name: fds[name] for name in names})
     return Process(
         name="qemu",

@@ -1,4 +1,4 @@
-"""Watches one running bed: one thread over the sockets of guest agent, console and supervisor.
+"""Watches one running bed: one thread over guest agent, console and supervisor.
 
 Turns what it sees into frames for the commands and, in the end, into one BedFailure. Silence of the
 guest counts only while this thread is willing to read, so a slow reader of output is never called a
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gdrstorm.bed.vm import failures
+from gdrstorm.bed.vm.console import ConsoleTail
 from gdrstorm.bed.vm.guest.wire import Decoder, Frame, Kind, WireError, encode
 from gdrstorm.bed.vm.options import BedOptions
 
@@ -76,13 +77,14 @@ class Monitor:
         options: BedOptions,
         console_path: Path,
         agent: socket.socket,
-        console: socket.socket,
+        console: ConsoleTail,
         supervisor: socket.socket,
         on_console: Callable[[bytes], None] | None,
     ) -> None:
         self._options = options
         self._console_path = console_path
-        self._sockets = {"agent": agent, "console": console, "supervisor": supervisor}
+        self._console = console
+        self._sockets = {"agent": agent, "supervisor": supervisor}
         self._on_console = on_console
         self._decoder = Decoder()
         self._queues: dict[int, CommandQueue] = {}
@@ -151,6 +153,7 @@ class Monitor:
             congested = any(queue.is_full for queue in self._queues.values())
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
+        poll.register(self._console, select.POLLIN)
         names = {}
         for name, sock in self._sockets.items():
             if not (name == "agent" and congested):
@@ -160,6 +163,8 @@ class Monitor:
             if fd == self._wake_read:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, _READ_BYTES)
+            elif fd == self._console.fileno():
+                self._read_console()
             else:
                 self._read(names[fd])
         if congested:
@@ -203,8 +208,6 @@ class Monitor:
             del self._sockets[name]
         elif name == "agent":
             self._on_agent(data)
-        elif name == "console":
-            self._on_console_data(data)
         elif data:
             self._on_events(data)
         else:
@@ -226,7 +229,10 @@ class Monitor:
             if queue is not None:
                 queue.put(frame)
 
-    def _on_console_data(self, data: bytes) -> None:
+    def _read_console(self) -> None:
+        data = self._console.read()
+        if not data:
+            return
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
         if self._panic_at is None and PANIC in self._tail:
             self._panic_at = time.monotonic()
@@ -254,7 +260,7 @@ class Monitor:
                 self._on_exit(name, _describe_status(event["status"]), event["status"])
 
     def _on_exit(self, name: str, what: str, status: int | None = None) -> None:
-        self._drain_console()
+        self._read_console()  # what it still holds decides between a panic and an orderly end
         if name != "qemu":
             self._fail(failures.ModelDiedError, f"the device model ended: {what}")
         elif self._panic_at is not None:
@@ -264,15 +270,6 @@ class Monitor:
             self._fail(failures.GuestEndedError, f"guest ended {early}")
         else:
             self._fail(failures.QemuDiedError, f"QEMU ended: {what}")
-
-    def _drain_console(self) -> None:
-        """What the console still holds decides between a panic and an orderly end."""
-        console = self._sockets.get("console")
-        if console is None:
-            return
-        with contextlib.suppress(OSError):
-            while data := console.recv(_READ_BYTES, socket.MSG_DONTWAIT):
-                self._on_console_data(data)
 
     def _fail(self, failure: type[failures.BedFailure], text: str) -> None:
         if self.failure is None:

@@ -52,7 +52,6 @@ class Channels(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the socket descriptors that QEMU inherits."""
 
     qmp: int
-    console: int
     agent: int
     journal: int
 
@@ -168,11 +167,8 @@ def _numa(smp: int, nodes: int) -> Iterator[str]:
 
 def _channels(channels: Channels, console_log: Path) -> Iterator[str]:
     yield from ("-chardev", f"socket,id=qmp,fd={channels.qmp}", "-mon", "chardev=qmp,mode=control")
-    # The log file is QEMU's own copy: it is whole even when this program dies
-    yield from (
-        "-chardev",
-        f"socket,id=console,fd={channels.console},logfile={_escape(console_log)},logappend=off",
-    )
+    # A file, not a socket: see console.py
+    yield from ("-chardev", f"file,id=console,path={_escape(console_log)}")
     yield from ("-serial", "chardev:console", "-device", "virtio-serial-pci,bus=pcie.0")
     for number, (name, fd) in enumerate(
         ((AGENT_PORT, channels.agent), (JOURNAL_PORT, channels.journal)), start=1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from gdrstorm.bed.vm import failures, monitor
+from gdrstorm.bed.vm.console import ConsoleTail
 from gdrstorm.bed.vm.guest.wire import Kind, encode
 from gdrstorm.bed.vm.options import BedOptions
 
@@ -24,13 +26,26 @@ class Far:
     """The far ends: guest agent, console and supervisor."""
 
     def __init__(self, options: BedOptions) -> None:
-        pairs = [socket.socketpair() for _ in range(3)]
-        self.agent, self.console, self.supervisor = (pair[1] for pair in pairs)
+        pairs = [socket.socketpair() for _ in range(2)]
+        self.agent, self.supervisor = (pair[1] for pair in pairs)
         self.seen: list[bytes] = []
+        self._directory = tempfile.TemporaryDirectory()
+        self._console_path = Path(self._directory.name) / "console"
+        self._tail = ConsoleTail(self._console_path)
         self.monitor = monitor.Monitor(
-            options, Path("/run/console.log"), *(pair[0] for pair in pairs), self.seen.append
+            options,
+            Path("/run/console.log"),
+            pairs[0][0],
+            self._tail,
+            pairs[1][0],
+            self.seen.append,
         )
         self._all = [end for pair in pairs for end in pair]
+
+    def say(self, data: bytes) -> None:
+        """On the console."""
+        with self._console_path.open("ab") as file:
+            file.write(data)
 
     def ready(self) -> None:
         self.agent.sendall(encode(Kind.READY, 0, b'{"kernel": "7.3"}'))
@@ -51,6 +66,8 @@ class Far:
         self.monitor.stop()
         for end in self._all:
             end.close()
+        self._tail.close()
+        self._directory.cleanup()
 
 
 @pytest.fixture
@@ -83,8 +100,8 @@ def test_frames_reach_the_command_they_belong_to(far: Far) -> None:
 
 def test_panic_then_exit(far: Far) -> None:
     far.ready()
-    far.console.sendall(b"Oops\r\n" + PANIC_LINE[:20])
-    far.console.sendall(PANIC_LINE[20:])
+    far.say(b"Oops\r\n" + PANIC_LINE[:20])
+    far.say(PANIC_LINE[20:])
     far.event(event="exited", name="qemu", status=0)
     failure = far.end()
     assert isinstance(failure, failures.GuestPanicError)
@@ -97,15 +114,14 @@ def test_panic_then_exit(far: Far) -> None:
 def test_panicked_guest_that_stays_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "PANIC_GRACE_S", 0.05)
     far = made_with()
-    far.console.sendall(PANIC_LINE)
+    far.say(PANIC_LINE)
     assert isinstance(far.end(), failures.GuestPanicError)
     far.close()
 
 
 def test_panic_on_the_console_beats_the_exit_that_came_first(far: Far) -> None:
     far.ready()
-    far.console.sendall(PANIC_LINE)
-    far.console.shutdown(socket.SHUT_WR)
+    far.say(PANIC_LINE)
     far.event(event="exited", name="qemu", status=0)
     assert isinstance(far.end(), failures.GuestPanicError)
 
@@ -202,7 +218,7 @@ def test_our_own_fault_is_not_a_hang() -> None:
 
     far = made_with()
     far.monitor._on_console = fail
-    far.console.sendall(b"text")
+    far.say(b"text")
     assert "callback broke" in str(far.end())
     far.close()
 

@@ -12,7 +12,7 @@ from gdrstorm.bed.vm.options import Accel, BedOptions, Domain, Iommu, LinkLayer,
 from gdrstorm.errors import UsageError
 
 MIB = 1 << 20
-CHANNELS = qemu.Channels(qmp=5, console=6, agent=7, journal=8)
+CHANNELS = qemu.Channels(qmp=5, agent=7, journal=8)
 
 
 def argv(options: BedOptions, accel: Accel = Accel.TCG, **changes: object) -> list[str]:
@@ -152,9 +152,7 @@ def test_memory_is_shared_and_accelerator_is_the_chosen_one() -> None:
 
 def test_channels_and_console_log() -> None:
     words = argv(BedOptions(hca=0), console_log=Path("/a,b/console.log"))
-    assert "socket,id=console,fd=6,logfile=/a,,b/console.log,logappend=off" in pairs(
-        words, "-chardev"
-    )
+    assert "file,id=console,path=/a,,b/console.log" in pairs(words, "-chardev")
     ports = [d for d in pairs(words, "-device") if d.startswith("virtserialport")]
     assert ports == [
         "virtserialport,chardev=port1,name=gdrstorm.agent,nr=1",
