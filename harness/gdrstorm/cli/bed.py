@@ -159,6 +159,12 @@ def with_bed_options(verb: Verb) -> Verb:
     return run
 
 
+def _say_booting() -> None:
+    """For people only: a script's output stays the command's."""
+    if sys.stderr.isatty():
+        typer.echo("booting the bed ...", err=True)
+
+
 def _write(stream: Any) -> Callable[[bytes], None]:
     def write(data: bytes) -> None:
         stream.buffer.write(data)
@@ -180,6 +186,7 @@ def exec_(
     """Boot the bed, run COMMAND as root in it, and return its exit status."""
     from gdrstorm.bed.vm import Bed
 
+    _say_booting()
     with Bed(options, run_dir=run_dir) as bed:
         result = bed.run(
             command, timeout_s=timeout, on_stdout=_write(sys.stdout), on_stderr=_write(sys.stderr)
@@ -246,5 +253,6 @@ def shell(*, options: BedOptions, run_dir: RunDir = None) -> int:
     from gdrstorm.bed.vm.terminal import check_terminal, run_terminal
 
     check_terminal()
+    _say_booting()
     with Bed(options, run_dir=run_dir) as bed:
         return run_terminal(bed, ["bash", "-l"])

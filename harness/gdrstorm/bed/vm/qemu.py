@@ -166,7 +166,7 @@ def _numa(smp: int, nodes: int) -> Iterator[str]:
 
 
 def _channels(channels: Channels, console_log: Path) -> Iterator[str]:
-    yield from ("-chardev", f"socket,id=qmp,fd={channels.qmp}", "-mon", "chardev=qmp,mode=control")
+    yield from ("-chardev", f"socket,id=qmp,fd={channels.qmp}", "-qmp", "chardev:qmp")
     # A file, not a socket: see console.py
     yield from ("-chardev", f"file,id=console,path={_escape(console_log)}")
     yield from ("-serial", "chardev:console", "-device", "virtio-serial-pci,bus=pcie.0")

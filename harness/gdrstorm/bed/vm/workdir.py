@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 
 PREFIX = "gdrstorm-bed-"
+# sun_path is 108 bytes (unix(7)); "/gdrstorm-bed-XXXXXXXX/control.sock" follows
+_MAX_BASE_BYTES = 108 - 40
 # A directory without a lock file may be one that is just being made.
 _YOUNG_S = 60.0
 
@@ -22,13 +24,19 @@ _YOUNG_S = 60.0
 def make_workdir() -> Path:
     """A new directory, after removing those that no process owns any more."""
     remove_stale_workdirs()
-    return Path(tempfile.mkdtemp(prefix=PREFIX))
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=_base()))
+
+
+def _base() -> Path:
+    """TMPDIR, or /tmp where a socket's path would get too long below it."""
+    base = Path(tempfile.gettempdir())
+    return base if len(bytes(base)) <= _MAX_BASE_BYTES else Path("/tmp")
 
 
 def remove_stale_workdirs() -> list[Path]:
     """Remove directories of beds that were killed with everything that could clean up."""
     removed = []
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for path in _base().glob(f"{PREFIX}*"):
         if _is_stale(path):
             shutil.rmtree(path, ignore_errors=True)
             removed.append(path)

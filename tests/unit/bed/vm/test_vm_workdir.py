@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from gdrstorm.bed.vm.supervisor import lock_directory
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="gdrt-", dir="/tmp") as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield Path(directory)
 
 
 def test_free_lock_means_dead(place: Path) -> None:
@@ -44,6 +46,15 @@ def test_links_and_others_are_not_touched(place: Path) -> None:
     os.utime(target, (0, 0))
     assert workdir.remove_stale_workdirs() == []
     assert target.exists()
+
+
+def test_long_tmpdir_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    made = workdir.make_workdir()
+    assert len(str(made / "control.sock")) < 108
+    made.rmdir()
 
 
 def test_a_second_lock_is_refused(place: Path) -> None:
