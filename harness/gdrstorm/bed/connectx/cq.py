@@ -17,8 +17,8 @@ from gdrstorm.bed.vfio_user.device import DmaError
 
 _COUNTER_MASK: Final = 0xFFFFFF
 _ARM_SOLICITED: Final = 1 << 24
-# rsvd/wqe_id, ml_path, slid, flags_rqpn, l4/l3, vlan, srqn, imm, byte_cnt, timestamp, qpn, counter
-_GOOD: Final = struct.Struct(">16xBB4xHIBBHII4xIQIHBB")
+# hash type, ml_path, checksum, slid, flags_rqpn, l4/l3, vlan, srqn, imm, byte_cnt, timestamp, qpn, counter
+_GOOD: Final = struct.Struct(">16xBB2xHHIBBHII4xIQIHBB")
 _BAD: Final = struct.Struct(">32xI18xBBIHBB")
 
 
@@ -39,6 +39,7 @@ class Completion:
     solicited: bool = False
     l4_l3_type: int = 0
     checksum_flags: int = 0
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ def pack_completion(entry: Completion, timestamp: int, owner: int) -> bytes:
     return _GOOD.pack(
         0,
         0,
+        entry.checksum,
         entry.slid,
         entry.flags << 24 | entry.remote_qpn & 0xFFFFFF,
         entry.checksum_flags,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from gdrstorm.bed.connectx.checksum import fill_transport_checksum, ones_sum
 from gdrstorm.bed.connectx.cq import Completion, ErrorCompletion
 from gdrstorm.bed.connectx.function import Function
 from gdrstorm.bed.connectx.memory import Cause
@@ -35,6 +36,7 @@ _BUDGET: Final = 256
 _INLINE_SIZE_MASK: Final = 0x3FFF
 _MAX_FRAME_BYTES: Final = 16384
 _MAC_BYTES: Final = 6
+_L4_CHECKSUM: Final = 0x80
 _HEADER_BYTES: Final = 14
 _CHECKSUMS_GOOD: Final = 0x06
 
@@ -99,6 +101,7 @@ class EthernetSend:
         if at + 4 > len(raw) or end > len(raw):
             raise BadWqe("frame without an Ethernet segment")
         inline = int.from_bytes(raw[at : at + 2], "big") & _INLINE_SIZE_MASK
+        wants_checksum = raw[CTRL_BYTES + 4] & _L4_CHECKSUM
         parts = [raw[at + 2 : at + 2 + inline]]
         # Inline bytes beyond the two in the segment fill further segments.
         at = CTRL_BYTES + SEGMENT_BYTES
@@ -115,7 +118,8 @@ class EthernetSend:
                 sge.key, sge.address, sge.size_bytes, Access.LOCAL_READ, who
             )
             parts.append(read_spans(function, spans, Cause(StrayKind.DATA, sge.key, self.number)))
-        return b"".join(parts)
+        frame = b"".join(parts)
+        return fill_transport_checksum(frame) if wants_checksum else frame
 
     def _fail(self, function: Function, index: int) -> None:
         self.state = WqState.ERROR
@@ -179,6 +183,8 @@ class EthernetReceive:
                     index,
                     byte_count=len(frame),
                     checksum_flags=_CHECKSUMS_GOOD,
+                    # Of everything behind the Ethernet header.
+                    checksum=ones_sum(frame[_HEADER_BYTES:]),
                 )
             )
         return True

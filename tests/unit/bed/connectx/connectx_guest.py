@@ -40,7 +40,7 @@ from gdrstorm.bed.connectx.layouts import (
 from gdrstorm.bed.connectx.options import ConnectXOptions
 from gdrstorm.bed.connectx.oracle import Oracle
 from gdrstorm.bed.connectx.plant import Saboteur
-from gdrstorm.bed.connectx.prm import Event, Op, QpType, RqType, WqeOp
+from gdrstorm.bed.connectx.prm import Op, QpType, RqType
 from gdrstorm.bed.vfio_user.device import DmaError
 
 MEMORY_BYTES = 2 << 20
@@ -463,6 +463,3 @@ def pair(**options: int) -> tuple[Guest, GuestQp, Guest, GuestQp]:
     first.connect(a, second, b, **options)
     second.connect(b, first, a, **options)
     return first, a, second, b
-
-
-__all__ = ["Event", "Op", "WqeOp"]
