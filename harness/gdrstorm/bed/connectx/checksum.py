@@ -17,7 +17,7 @@ def ones_sum(data: bytes) -> int:
     """The 16-bit one's complement sum of big-endian words."""
     if len(data) % 2:
         data += b"\0"
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total
