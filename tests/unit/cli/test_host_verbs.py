@@ -30,6 +30,19 @@ from gdrstorm.model.inventory import (
 sys.path.insert(0, str(Path(__file__).parents[2] / "data" / "host"))
 import machines
 
+WANTS = """
+summary = "want what the predicates say"
+time_limit = "1m"
+[needs]
+predicates = {predicates}
+[memory]
+size = "64KiB"
+[[phase]]
+name = "storm"
+duration = "1s"
+cycle = ["EXPORT", "REG", "DEREG", "CLOSE"]
+"""
+
 app = typer.Typer(pretty_exceptions_enable=False)
 for verb in (check, topo, inventory):
     app.command(verb.__name__)(verb)
@@ -165,17 +178,25 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @machine("gb206_off")
 def test_a_scenario_is_refused_with_the_words_of_the_predicate(host: str, tmp_path: Path) -> None:
     path = tmp_path / "wants.toml"
-    path.write_text(
-        'summary = "This scenario will want the option."\ntime_limit = "1m"\n'
-        '[needs]\npredicates = ["option-on", "p2pdma-distance"]\n'
-        '[[phase]]\nname = "storm"\nduration = "1s"\n[[phase.group]]\nname = "a"\n'
-        'cycle = ["EXPORT", "REG", "DEREG", "CLOSE"]\n[memory]\nsize = "64KiB"\n'
-    )
+    path.write_text(WANTS.format(predicates='["option-on", "p2pdma-distance"]'))
     code, text = run("check", "--from", host, "--scenario", str(path), "--json")
     result = msgspec.json.decode(text, type=CheckResult)
     assert code == 4
     assert [f.answer.value for f in result.needs] == ["no", "ok"]
     assert "option-on: no (ExperimentalDmaBufP2P=0)" in result.reason
+
+
+@machine("gb206")
+def test_a_need_that_nobody_can_answer_is_not_met(host: str, tmp_path: Path) -> None:
+    """The pairs are ready; the scenario wants what only a BAR exporter is asked."""
+    path = tmp_path / "wants.toml"
+    path.write_text(WANTS.format(predicates='["option-on", "exporter-iommu-group"]'))
+    code, text = run("check", "--from", host, "--scenario", str(path), "--json")
+    result = msgspec.json.decode(text, type=CheckResult)
+    assert result.ready_pairs and not result.is_ready and code == 4
+    assert [f.answer.value for f in result.needs] == ["ok", "unknown"]
+    path.write_text(WANTS.format(predicates='["option-on"]'))
+    assert run("check", "--from", host, "--scenario", str(path))[0] == 0
 
 
 def test_explain() -> None:

@@ -245,6 +245,15 @@ def test_an_exporter_alone_is_never_admitted(policy: str) -> None:
     admission = judge_pair(pair(), policy, GPU_BDF, "")
     assert admission.decision is Decision.UNKNOWN
     assert (admission.importer, admission.path, admission.route) == ("", None, None)
+    of_importer = {
+        "importer-dma-mask",
+        "p2pdma-distance",
+        "importer-dmabuf-mr",
+        "importer-identity-domain",
+    }
+    for finding in admission.findings:
+        if finding.predicate in of_importer:
+            assert finding.answer is UNKNOWN and "no RDMA device" in finding.evidence
     off = pair(nvidia=driver("proprietary", {}))
     want = Decision.UNKNOWN if policy == "linux-p2pdma" else Decision.REJECT
     assert judge_pair(off, policy, GPU_BDF, "").decision is want
