@@ -209,6 +209,8 @@ class QueuePair:
         # Bytes that the message at the head has moved: long ones go piece by piece.
         self.progress = 0
         self.established = False
+        # Whether the driver was told of the error state.
+        self.failed = False
         # A message that met a missing page keeps its receive until the page comes.
         self.fault_pending = False
         self.refresh()
@@ -301,7 +303,7 @@ class QueuePair:
         if state in (QpState.RESET, QpState.ERROR):
             self.cancel()
         if state is QpState.RESET:
-            self.established = False
+            self.established = self.failed = False
             if self.send is not None:
                 self.send.reset()
             if self.receive is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from gdrstorm.bed.connectx.cq import Completion, ErrorCompletion
+from gdrstorm.bed.connectx.cq import Completion
 from gdrstorm.bed.connectx.fabric import (
     Ack,
     Held,
@@ -20,6 +20,7 @@ from gdrstorm.bed.connectx.fabric import (
     Silence,
     is_datagram,
 )
+from gdrstorm.bed.connectx.flush import Flusher, opcode_at_head, segments_at_head
 from gdrstorm.bed.connectx.function import Function
 from gdrstorm.bed.connectx.memory import Cause
 from gdrstorm.bed.connectx.mkey import Refused, Span
@@ -48,8 +49,6 @@ BUDGET: Final = 256
 MAX_MESSAGE_BYTES: Final = 1 << 30
 # Between pieces the event loop turns, so that an unmap can come in the middle of a message.
 PIECE_BYTES: Final = 1 << 18
-_FLUSH_FIRST_S: Final = 0.002
-_FLUSH_LAST_S: Final = 0.1
 _STALE_PATTERN: Final = b"\x5a\xa5STALE!"
 _READS: Final = frozenset({WqeOp.READ, WqeOp.COMPARE_SWAP, WqeOp.FETCH_ADD})
 _CARRIED: Final = frozenset(
@@ -95,9 +94,8 @@ class Requester:
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._failed: set[int] = set()
+        self._flusher = Flusher(function)
         self._delayed: set[int] = set()
-        self._flush_delay_s = 0.0
 
     def doorbell(self, qp: QueuePair) -> None:
         """The driver rang: read how far it posted, and work."""
@@ -119,7 +117,7 @@ class Requester:
             if qp.waiting or not send.pending:
                 return
             if qp.state is QpState.ERROR:
-                self._flush_send(qp)
+                self._flusher.flush_send(qp)
                 return
             if qp.state is not QpState.RTS:
                 return
@@ -353,7 +351,7 @@ class Requester:
                 return
             qp.waiting = False
             if error:
-                self._complete_error(qp, syndrome, self._opcode_at_head(qp))
+                self._complete_error(qp, syndrome, opcode_at_head(qp))
             else:
                 self.run(qp)
 
@@ -377,19 +375,12 @@ class Requester:
                 return
             qp.waiting = False
             if error:
-                self._complete_error(qp, Syndrome.REMOTE_ACCESS, self._opcode_at_head(qp))
+                self._complete_error(qp, Syndrome.REMOTE_ACCESS, opcode_at_head(qp))
             else:
                 self.run(qp)
 
         fault.then(resolved)
         raise _Waits
-
-    @staticmethod
-    def _opcode_at_head(qp: QueuePair) -> int:
-        try:
-            return qp.send.read()[3] if qp.send is not None else 0
-        except DmaError:
-            return 0
 
     def _send_datagram(self, qp: QueuePair, wqe: SendWqe, op: WqeOp) -> None:
         if wqe.address is None or op in _READS or wqe.remote is not None:
@@ -494,115 +485,14 @@ class Requester:
         send = qp.send
         assert send is not None
         code = VENDOR_SYNDROME[syndrome] if vendor is None else vendor
-        self._post_error(qp, send.consumer, opcode, syndrome, code)
-        send.advance(self._segments_at_head(qp))
+        self._flusher.post_error(qp, send.consumer, opcode, syndrome, code)
+        send.advance(segments_at_head(qp))
         qp.progress = 0
         self.fail_queue(qp)
 
-    @staticmethod
-    def _segments_at_head(qp: QueuePair) -> int:
-        try:
-            return qp.send.read()[7] & 0x3F if qp.send is not None else 1
-        except DmaError:
-            return 1
-
-    def _post_error(
-        self, qp: QueuePair, index: int, opcode: int, syndrome: Syndrome, vendor: int
-    ) -> None:
-        self._function.oracle.completions[f"send:{syndrome.name}"] += 1
-        cq = self._function.cqs.get(qp.send_cqn)
-        if cq is not None:
-            cq.post(
-                ErrorCompletion(
-                    CqeOp.REQUESTER_ERROR,
-                    qp.number,
-                    qp.user_index,
-                    index,
-                    opcode,
-                    syndrome,
-                    vendor,
-                )
-            )
-
-    # Errors
-
     def fail_queue(self, qp: QueuePair) -> None:
-        """Put the QP into the error state and flush it; legal when it is there already."""
-        if qp.state is not QpState.ERROR:
-            qp.enter(QpState.ERROR)
-            if qp.srqn and qp.type != QpType.XRC:
-                self._function.queue_event(Event.LAST_WQE, EventSource.QP, qp.number)
-        self.flush(qp)
-        self._watch_failed(qp)
-
-    def flush(self, qp: QueuePair) -> None:
-        """Complete everything posted with a flush error."""
-        if qp.send is not None:
-            try:
-                qp.send.refresh()
-            except DmaError:
-                return
-            self._flush_send(qp)
-        self._flush_receive(qp)
-
-    def _flush_send(self, qp: QueuePair) -> None:
-        send = qp.send
-        assert send is not None
-        vendor = VENDOR_SYNDROME[Syndrome.FLUSHED]
-        for _ in range(send.blocks):
-            if not send.pending:
-                return
-            opcode = self._opcode_at_head(qp)
-            self._post_error(qp, send.consumer, opcode, Syndrome.FLUSHED, vendor)
-            send.advance(self._segments_at_head(qp))
-        send.consumer = send.producer
-
-    def _flush_receive(self, qp: QueuePair) -> None:
-        receive = qp.receive
-        cq = self._function.cqs.get(qp.receive_cqn)
-        if receive is None or cq is None or qp.srqn:
-            return
-        try:
-            pending = receive.pending()
-        except DmaError:
-            return
-        for _ in range(pending):
-            entry = ErrorCompletion(
-                CqeOp.RESPONDER_ERROR,
-                qp.number,
-                qp.user_index,
-                receive.consumer,
-                0,
-                Syndrome.FLUSHED,
-                VENDOR_SYNDROME[Syndrome.FLUSHED],
-            )
-            receive.consume()
-            self._function.oracle.completions["receive:FLUSHED"] += 1
-            cq.post(entry)
-
-    def _watch_failed(self, qp: QueuePair) -> None:
-        """Receives posted after the error ring no doorbell, so failed QPs are looked at."""
-        if qp.receive is None:
-            return
-        idle = not self._failed
-        self._failed.add(qp.number)
-        self._flush_delay_s = _FLUSH_FIRST_S
-        if idle:
-            self._function.ctx.call_later(self._flush_delay_s, self._look_at_failed)
-
-    def _look_at_failed(self) -> None:
-        if self._function.is_dead:
-            self._failed.clear()
-            return
-        for number in list(self._failed):
-            qp = self._function.qps.get(number)
-            if qp is None or qp.state is not QpState.ERROR:
-                self._failed.discard(number)
-            else:
-                self._flush_receive(qp)
-        if self._failed:
-            self._flush_delay_s = min(self._flush_delay_s * 2, _FLUSH_LAST_S)
-            self._function.ctx.call_later(self._flush_delay_s, self._look_at_failed)
+        """Put the QP into the error state and flush it."""
+        self._flusher.fail(qp)
 
 
 def _is_multicast(wqe: SendWqe) -> bool:

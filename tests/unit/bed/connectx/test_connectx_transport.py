@@ -310,6 +310,23 @@ def test_long_messages_go_in_pieces_between_which_memory_may_vanish() -> None:
     assert b.oracle.snapshot().stray[0].iova == target + PIECE_BYTES
 
 
+@pytest.mark.parametrize("by_driver", [True, False])
+def test_last_receive_of_a_shared_queue_is_an_event(by_driver: bool) -> None:
+    a = Guest(0)
+    b = Guest(1, a.fabric, a.oracle, a.saboteur)
+    srqn, _, _ = b.make_srq()
+    qa, qb = a.make_qp(), b.make_qp(srqn=srqn)
+    a.connect(qa, b, qb)
+    b.connect(qb, a, qa)
+    b.make_eq(mask=1 << Event.LAST_WQE)
+    if by_driver:
+        b.modify(qb, Op.QP_2ERR)
+    else:
+        a.send(qa, WqeOp.WRITE, remote(0, 0xBAD), inline(b"x"))
+    ((kind, _, data),) = b.events(b.eq_base)
+    assert (kind, int.from_bytes(data[24:28], "big")) == (Event.LAST_WQE, qb.number)
+
+
 def test_missing_remote_page_asks_the_driver_and_goes_on() -> None:
     a, qa, b, _ = pair()
     eq = b.make_eq(mask=1 << Event.PAGE_FAULT)
