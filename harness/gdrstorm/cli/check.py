@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from gdrstorm.model.admission import CheckResult
+    from gdrstorm.model.inventory import Inventory
 
 
 def check(
@@ -38,22 +43,26 @@ def check(
 
         typer.echo(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     else:
-        from rich.console import Console
-
-        from gdrstorm.report import check_table
-
-        console = Console(soft_wrap=False)
-        if not console.is_terminal:
-            console = Console(width=140)
-        console.print(check_table.render_facts(inventory))
-        if len({(a.exporter, a.importer) for a in admissions}) > 1:
-            for table in check_table.render_matrix(inventory, admissions):
-                console.print(table)
-        for table in check_table.render_requirements(inventory, admissions):
-            console.print(table)
-        for line in check_table.render_verdict(inventory, result):
-            console.print(line)
+        _show(inventory, result)
     raise typer.Exit(0 if result.is_ready else 4)
+
+
+def _show(inventory: Inventory, result: CheckResult) -> None:
+    from rich.console import Console
+
+    from gdrstorm.report import check_table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(check_table.render_facts(inventory))
+    if len({(a.exporter, a.importer) for a in result.admissions}) > 1:
+        for table in check_table.render_matrix(inventory, result.admissions):
+            console.print(table)
+    for table in check_table.render_requirements(inventory, result.admissions):
+        console.print(table)
+    for line in check_table.render_verdict(inventory, result):
+        console.print(line)
 
 
 def _find_needs(scenario: str) -> tuple[str, ...]:

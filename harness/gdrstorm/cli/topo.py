@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from gdrstorm.model.admission import Admission
+    from gdrstorm.model.inventory import Inventory
 
 
 def topo(
@@ -41,11 +46,11 @@ def topo(
         _write_svg(svg, inventory, admissions)
 
 
-def _write_svg(path: Path, inventory: object, admissions: object) -> None:
+def _write_svg(path: Path, inventory: Inventory, admissions: tuple[Admission, ...]) -> None:
     from gdrstorm.errors import UsageError
     from gdrstorm.report.topo_svg import render_svg
 
-    text = render_svg(inventory, admissions)  # type: ignore[arg-type]
+    text = render_svg(inventory, admissions)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
