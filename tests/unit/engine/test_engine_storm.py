@@ -214,6 +214,8 @@ def test_first_errors_have_the_arguments_of_the_sequence() -> None:
         assert (error.op, error.slot) == ("REG", step.slot)
         assert (error.offset_bytes, error.length_bytes) == (step.offset_bytes, step.length_bytes)
         assert error.access == 3
+        # 16 iterations of three calls, 12 releases of three, then ALLOC, EXPORT and this REG
+        assert error.seq == 16 * 3 + 12 * 3 + 3
 
 
 def test_many_errno_values_overflow_into_other() -> None:
@@ -449,3 +451,11 @@ def test_importers_places_are_closed(share: Share) -> None:
     assert (reg.op, reg.count, reg.errors) == ("REG", 20, {"ENOTTY": 20})
     assert len(list(os.scandir("/proc/self/fd"))) == before
     assert live() == NOTHING
+
+
+def test_set_up_memory_that_cannot_be_freed_is_said_to_be_leaked() -> None:
+    with Area.create(1) as area:
+        area.start()
+        plant = Plant(fail_op=Op.FREE, fail_every=1)
+        run(area, program((Op.EXPORT, Op.CLOSE), depth=3), exporter=plant)
+        assert area.snapshot(range(1)).leaked == live().memory == 3
