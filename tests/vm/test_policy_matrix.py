@@ -23,6 +23,7 @@ SCRIPT = Path(__file__).with_name("guest_policy.py")
 BAR_BYTES = 64 << 20
 FULL = os.environ.get("GDRSTORM_MATRIX") == "full"
 # TCG's Skylake is no AMD and its host bridge is not listed; EPYC is Zen; `max` is an AMD of family 6.
+Row = dict[str, object]
 EPYC, SKYLAKE, OLD_AMD = "EPYC", "Skylake-Server", "max"
 
 
@@ -68,17 +69,20 @@ def list_cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def table() -> Iterator[list[dict[str, object]]]:
-    """All rows; printed at the end, and written where the environment says."""
-    rows: list[dict[str, object]] = []
+def table() -> Iterator[list[Row]]:
+    """All rows, told as they come; the table is printed at the end."""
+    rows: list[Row] = []
     yield rows
-    text = render(rows)
-    print("\n" + text)
+    print("\n" + render(rows))
+
+
+def keep(rows: list[Row]) -> None:
+    """The table so far, where the environment says."""
     if out := os.environ.get("GDRSTORM_MATRIX_OUT"):
-        Path(out).write_text(text)
+        Path(out).write_text(render(rows))
 
 
-def render(rows: list[dict[str, object]]) -> str:
+def render(rows: list[Row]) -> str:
     """The matrix as a table in Markdown."""
     names = (
         "topology",
@@ -101,7 +105,7 @@ def render(rows: list[dict[str, object]]) -> str:
 
 @pytest.mark.skipif(find_image() is None, reason="the VM bed is not built: gdrstorm bed build")
 @pytest.mark.parametrize("case", list_cases(), ids=str)
-def test_predicted_is_observed(case: Case, table: list[dict[str, object]]) -> None:
+def test_predicted_is_observed(case: Case, table: list[Row]) -> None:
     options = BedOptions(
         bars=(BAR_BYTES,),
         topology=case.topology,
@@ -116,12 +120,13 @@ def test_predicted_is_observed(case: Case, table: list[dict[str, object]]) -> No
     asked = [row for row in rows if "skipped" not in row]
     for row in asked:
         table.append(row | {"topology": case.topology, "iommu": case.iommu, "cpu": case.cpu})
+    keep(table)
     assert asked and asked[0]["platform"] == "emulated"
     for row in asked:
         assert row["predicted"] == row["observed"], row
 
 
-def test_both_answers_were_seen(table: list[dict[str, object]]) -> None:
+def test_both_answers_were_seen(table: list[Row]) -> None:
     """A matrix that only admits, or only rejects, proves nothing."""
     if not table:
         pytest.skip("no machine booted")
