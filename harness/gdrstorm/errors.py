@@ -7,6 +7,7 @@ call returned (an error) and what a run concludes (a verdict) are records, see m
 from __future__ import annotations
 
 import errno
+import re
 
 # Kernel-internal errno values that leak to userspace; libc has no name for them
 # (include/linux/errno.h).
@@ -25,16 +26,31 @@ _KERNEL_ERRNO = {
 _PREFERRED = {11: "EAGAIN", 95: "EOPNOTSUPP"}
 _BY_NAME = {name: value for value, name in _KERNEL_ERRNO.items()}
 
+#: The GPU back ends answer in numbers of their own; in a storm these are counted above all errno values.
+NV_STATUS_BASE = 0x10000
+CUDA_BASE = 0x20000
+_GPU_NAME = re.compile(r"NV_STATUS 0x([0-9a-f]{1,4})|CUDA (\d{1,4})")
+
 
 def errno_name(value: int) -> str:
-    """Name of a positive errno value, kernel-internal ones included; `errno 999` when nobody named it."""
+    """Name of a positive errno value, kernel-internal ones included; `errno 999` when nobody named it.
+
+    Statuses of the GPU driver read `NV_STATUS 0x56`, results of CUDA `CUDA 801`.
+    """
     value = abs(value)
+    if value >= CUDA_BASE:
+        return f"CUDA {value - CUDA_BASE}"
+    if value >= NV_STATUS_BASE:
+        return f"NV_STATUS {value - NV_STATUS_BASE:#x}"
     known = _PREFERRED.get(value) or errno.errorcode.get(value) or _KERNEL_ERRNO.get(value)
     return known or f"errno {value}"
 
 
 def errno_value(name: str) -> int | None:
     """Number of an errno name, or None when there is no such name."""
+    gpu = _GPU_NAME.fullmatch(name)
+    if gpu:
+        return NV_STATUS_BASE + int(gpu[1], 16) if gpu[1] else CUDA_BASE + int(gpu[2])
     value: int | None = getattr(errno, name, None) if name.startswith("E") else None
     return value if isinstance(value, int) else _BY_NAME.get(name)
 

@@ -131,7 +131,8 @@ def operation(value: Any) -> Op:
 def errno_word(value: Any) -> str:
     name = text(value)
     if errno_value(name) is None:
-        raise ValueError(f"must be an errno name as EINVAL or ENOTSUPP, is {name!r}")
+        names = "an errno name as EINVAL or ENOTSUPP, or a status as NV_STATUS 0x56 or CUDA 801"
+        raise ValueError(f"must be {names}, is {name!r}")
     return name
 
 

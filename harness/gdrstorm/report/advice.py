@@ -54,6 +54,15 @@ _ADVICE = {
     ("ALLOC", "ENOMEM"): (
         "no memory of that kind left: smaller sizes, fewer threads or less depth"
     ),
+    ("EXPORT", "CUDA 1"): "range not 4 KiB aligned, beyond the allocation, or empty",
+    ("EXPORT", "CUDA 304"): "descriptor limit reached: dma-buf descriptors leak",
+    ("EXPORT", "CUDA 801"): (
+        "mapping type not supported: FORCE_PCIE on a non-coherent GPU without the driver "
+        "option, or a GPU class gate in CUDA"
+    ),
+    ("EXPORT", "NV_STATUS 0x56"): (
+        "mapping type not supported: FORCE_PCIE on a non-coherent GPU without the driver option"
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from gdrstorm.session.options import RunOptions
 from gdrstorm.stack import registry
 
 #: what a scenario runs on when nobody says anything, the most real first
-_EXPORTERS = ("cuda", "udmabuf", "dmaheap")
+_EXPORTERS = ("cuda", "rm", "udmabuf", "dmaheap")
 _IMPORTERS = ("verbs",)
 
 
