@@ -58,13 +58,13 @@ def build(total: int) -> list[Record]:
 
 
 def rate(total: int, function: object) -> float:
-    """Best of three, in items a second."""
+    """Best of three, in items a second of CPU time: a busy machine must not look like slow code."""
     assert callable(function)
     best = 0.0
     for _ in range(3):
-        begin = time.perf_counter()
+        begin = time.process_time()
         function()
-        best = max(best, total / (time.perf_counter() - begin))
+        best = max(best, total / (time.process_time() - begin))
     return best
 
 
@@ -86,7 +86,7 @@ def main() -> None:
             classifier.feed(parse_kmsg_record(data))
         classifier.flush()
 
-    how = f"{total} records, 95 % benign, one core, best of 3, CPython {sys.version.split()[0]}"
+    how = f"{total} records, 95 % benign, one core, CPU time, best of 3, CPython {sys.version.split()[0]}"
     results = [
         ("kmsg_classify", rate(total, run_classifier), "feed() of parsed records"),
         ("kmsg_parse_and_classify", rate(total, run_both), "parse_kmsg_record() and feed()"),

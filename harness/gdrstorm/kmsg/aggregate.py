@@ -63,9 +63,14 @@ class Aggregator:
         self._held: OrderedDict[_Key, Draft] = OrderedDict()
         self._recent: deque[Draft] = deque(maxlen=64)
 
-    def holds(self, key: _Key) -> bool:
-        """Is an event of this key being held?"""
-        return key in self._held
+    def has(self, draft: Draft) -> bool:
+        """Is this very report held as an event of its own?"""
+        return self._held.get(draft.key) is draft
+
+    def has_other(self, key: _Key, draft: Draft) -> bool:
+        """Is another report held under this key?"""
+        held = self._held.get(key)
+        return held is not None and held is not draft
 
     def latest(self, cls: EventClass, device: str | None = None) -> Draft | None:
         """The event of this class (and device) added last and still held."""

@@ -6,6 +6,7 @@ An absorber looks at one line that came after the headline and answers NO, YES (
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 
@@ -414,3 +415,14 @@ def complete(draft: Draft) -> None:
         draft.incomplete = True
     if draft.body in {Body.TRACE, Body.OOM}:
         trace.complete(draft)
+
+
+def preview(draft: Draft) -> Draft | None:
+    """The report as it would be if it ended now; None while its code is still to come."""
+    if draft.code is None and not draft.closed:
+        known = {"rip", "culprit"} & draft.details.keys() or "status" in draft.details
+        if not known:
+            return None
+    view = copy.copy(draft)
+    complete(view)
+    return view

@@ -56,6 +56,8 @@ class Draft:
     devices: set[str] = field(default_factory=set)
     framed: bool = False
     ended: bool = False
+    closed: bool = False
+    announced: bool = False
     greedy: bool = False
     patience_ns: int = 5_000_000_000
     patience_records: int = 24
@@ -103,8 +105,10 @@ class Draft:
         self.synthetic = self.synthetic or later.synthetic
         for name, value in later.details.items():
             self.details.setdefault(name, value)
-        for other in later.linked:
-            if other not in self.linked:
+        # An id that was announced must lead somewhere.
+        announced = [later.id] if later.announced else []
+        for other in (*announced, *later.linked):
+            if other not in self.linked and other != self.id:
                 self.linked.append(other)
 
     def event(self) -> Event:

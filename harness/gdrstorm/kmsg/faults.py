@@ -98,9 +98,21 @@ class Classifier:
         return events
 
     def started(self) -> list[Event]:
-        """Events that began since the last call, as known now. For alarms within milliseconds."""
-        events = [draft.event() for draft in self._started]
-        self._started.clear()
+        """Events that began since the last call, as known now. For alarms within milliseconds.
+
+        A repeat of an event that is still held is no new event; while a report has not yet said what makes
+        the difference (its code), it waits for its next lines.
+        """
+        events: list[Event] = []
+        waiting: list[Draft] = []
+        for draft in self._started:
+            view = bodies.preview(draft)
+            if view is None:
+                waiting.append(draft)
+            elif not self._aggregate.has_other(view.key, draft):
+                draft.announced = True
+                events.append(view.event())
+        self._started = waiting
         return events
 
     def tick(self, time_ns: int) -> list[Event]:
@@ -192,8 +204,7 @@ class Classifier:
             self._recount()
             if len(self._open) > _MAX_OPEN:
                 self._close(min(self._open, key=lambda item: item.index), events)
-            if len(self._started) < _MAX_OPEN and not self._aggregate.holds(draft.key):
-                self._started.append(draft)
+            self._announce(draft)
         held = self._held_back.pop(draft.cls, None)
         if held is not None:
             draft.lines[:0] = held.lines
@@ -235,7 +246,16 @@ class Classifier:
         if draft in self._open:
             self._open.remove(draft)
             self._recount()
+        draft.closed = True
         events += self._aggregate.add(draft)
+        if draft in self._started and not self._aggregate.has(draft):
+            self._started.remove(draft)
+        elif not draft.announced and self._aggregate.has(draft):
+            self._announce(draft)
+
+    def _announce(self, draft: Draft) -> None:
+        if len(self._started) < _MAX_OPEN and draft not in self._started:
+            self._started.append(draft)
 
     def _recount(self) -> None:
         # In place: _examine tells by identity which list it walks.

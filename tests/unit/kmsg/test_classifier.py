@@ -83,6 +83,23 @@ def test_announced_at_once() -> None:
     assert [event.code for event in classifier.started()] == ["foo.c:7"]
 
 
+def test_repeats_are_not_announced_again() -> None:
+    lines = [
+        "pcieport 0000:00:1d.0: AER: Corrected error message received from 0000:00:1d.0",
+        "pcieport 0000:00:1d.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+        "pcieport 0000:00:1d.0:   device [8086:9d18] error status/mask=00000001/00002000",
+        "pcieport 0000:00:1d.0:    [ 0] RxErr",
+    ]
+    classifier = Classifier()
+    begun = []
+    for seq, text in enumerate(lines * 5):
+        classifier.feed(Record(seq, text, S + seq))
+        begun += classifier.started()
+    (event,) = classifier.flush()
+    assert [found.id for found in begun] == [event.id]
+    assert (begun[0].code, event.count) == ("RxErr", 5)
+
+
 def test_suppressed_callbacks_count_before_and_after() -> None:
     fault = "nvidia 0000:81:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001c address=0x1000 flags=0x0020]"
     (event,) = found_in(["amd_iommu_report_page_fault: 6 callbacks suppressed", fault])

@@ -111,7 +111,8 @@ def feed_all(records: list[Record]) -> tuple[list[Event], list[Event]]:
     for record in records:
         done += classifier.feed(record)
         begun += classifier.started()
-    return begun, done + classifier.flush()
+    done += classifier.flush()
+    return begun + classifier.started(), done
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
