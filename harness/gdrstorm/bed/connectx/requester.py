@@ -141,6 +141,8 @@ class Requester:
         except (DmaError, BadWqe):
             self._complete_error(qp, Syndrome.LOCAL_QP_OPERATION, 0)
             return
+        if self._function.oracle.tracing:
+            self._trace(qp, wqe)
         try:
             size = self._execute(qp, wqe)
         except _Waits:
@@ -156,6 +158,14 @@ class Requester:
             return
         qp.rnr_tries = qp.transport_tries = qp.fault_tries = 0
         self._complete(qp, wqe, size)
+
+    def _trace(self, qp: QueuePair, wqe: SendWqe) -> None:
+        """One line a try: a request that waits appears again."""
+        remote = f" to {wqe.remote.address:#x} key {wqe.remote.key:#x}" if wqe.remote else ""
+        what = (
+            f"QP {qp.number:#x} WQE {qp.send_index} op {wqe.ctrl.opcode:#x} {wqe.size_bytes} bytes"
+        )
+        self._function.oracle.trace(self._function.now_ns(), self._function.index, what + remote)
 
     def _execute(self, qp: QueuePair, wqe: SendWqe) -> int:
         """Do what the work request says; gives the bytes that a read brought."""

@@ -34,6 +34,19 @@ def test_write_reaches_the_other_function_and_completes() -> None:
     assert b.get(target + 3, 10237) == PATTERN[:10237]
 
 
+def test_trace_names_commands_and_requests_when_it_is_on() -> None:
+    a, qa, b, _ = pair()
+    target, rkey = b.make_mr(4096)
+    a.send(qa, WqeOp.WRITE, remote(target, rkey), inline(b"unseen"))
+    assert a.oracle.trace_lines() == ()
+    a.oracle.tracing = True
+    a.send(qa, WqeOp.WRITE, remote(target, rkey), inline(b"seen"))
+    a.command(Op.NOP, bytes(16))
+    first, second = a.oracle.trace_lines()
+    assert f"op 0x8 4 bytes to {target:#x} key {rkey:#x}" in first.what
+    assert second.what.startswith("NOP")
+
+
 def test_unsignaled_requests_complete_silently() -> None:
     a, qa, b, _ = pair()
     source, lkey = a.make_mr(4096)
