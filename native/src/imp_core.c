@@ -66,12 +66,16 @@ static int core_dereg(void *ctx, void *place,
 		      struct gs_registration *registration)
 {
 	int fd = (int)registration->handle;
-	int rc = core_sync(fd, DMA_BUF_SYNC_RW | DMA_BUF_SYNC_END);
+	int rc;
 
 	(void)ctx;
 	(void)place;
+	if (fd < 0)
+		return 0; /* called again after a failure: the reference is gone */
+	rc = core_sync(fd, DMA_BUF_SYNC_RW | DMA_BUF_SYNC_END);
 	if (close(fd) && !rc)
 		rc = -errno;
+	registration->handle = (uint64_t)-1;
 	return rc;
 }
 
