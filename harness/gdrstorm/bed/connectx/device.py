@@ -77,6 +77,8 @@ _CQ_DOORBELL: Final = 0x20
 _EQ_ARM: Final = 0x40
 _EQ_UPDATE: Final = 0x48
 _SEND_DOORBELL: Final = 0x800
+# Firmware is ready (bit 31 is 0) and can be told to reset itself.
+_RESET_SUPPORTED: Final = 1 << 30
 # What the driver sees of a reset that takes a moment.
 _SW_RESET_S: Final = 0.1
 
@@ -235,6 +237,8 @@ class ConnectX:
             return self._firmware_word
         if at == _CMDIF_REV:
             return _CMDIF_REVISION << 16 | _FIRMWARE[2]
+        if at == _INITIALIZING:
+            return _RESET_SUPPORTED
         if at == _CMDQ_ADDR_L:
             return self._health.nic_state << 8 | LOG_SLOTS << 4 | LOG_STRIDE
         if _HEALTH <= at < _HEALTH + HEALTH_BYTES:
@@ -261,6 +265,7 @@ class ConnectX:
     def _nic_state_write(self, state: NicState | None) -> None:
         assert self._ctx is not None
         if state is NicState.SW_RESET:
+            self._health.nic_state = state
             self._ctx.call_later(_SW_RESET_S, self._software_reset)
         elif state is not None:
             self._health.nic_state = state

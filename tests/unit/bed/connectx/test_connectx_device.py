@@ -153,7 +153,9 @@ def test_health_syndrome_and_recovery_by_software_reset() -> None:
     guest.saboteur.plant(HealthPlant(syndrome=0x10, fatal=True))
     assert guest.device.region_read(0, 0x23D, 1) == b"\x10"
     assert guest.device.region_read(0, 0x238, 1)[0] & 0x80
+    assert read(guest, 0x1FC) >> 30 == 1
     guest.device.region_write(0, 0x14, (NicState.SW_RESET << 8).to_bytes(4, "big"))
+    assert nic_state(guest) == NicState.SW_RESET
     guest.ctx.pass_time(1)
     assert nic_state(guest) == NicState.DISABLED
     assert guest.device.region_read(0, 0x23D, 1) == b"\0"
