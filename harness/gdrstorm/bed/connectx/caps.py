@@ -188,16 +188,19 @@ def _pack_flow_table() -> bytes:
 
 
 def _pack_odp() -> bytes:
-    """On-demand paging of the transport scheme: RC send, receive, write, read; UD send."""
+    """On-demand paging of the transport scheme: RC and XRC with all operations, UD send."""
     raw = bytearray(CAP_BYTES)
     base = OdpCapLayout.transport_page_fault_scheme_cap.byte
-    rc = base + OdpSchemeCapLayout.rc_odp_caps.byte
-    for field in (
-        OdpPerTransportServiceCapLayout.send,
-        OdpPerTransportServiceCapLayout.receive,
-        OdpPerTransportServiceCapLayout.write,
-        OdpPerTransportServiceCapLayout.read,
-    ):
-        field.put(raw, 1, rc)
-    OdpPerTransportServiceCapLayout.send.put(raw, 1, base + OdpSchemeCapLayout.ud_odp_caps.byte)
+    for transport in (OdpSchemeCapLayout.rc_odp_caps, OdpSchemeCapLayout.xrc_odp_caps):
+        for field in (
+            OdpPerTransportServiceCapLayout.send,
+            OdpPerTransportServiceCapLayout.receive,
+            OdpPerTransportServiceCapLayout.write,
+            OdpPerTransportServiceCapLayout.read,
+            OdpPerTransportServiceCapLayout.atomic,
+            OdpPerTransportServiceCapLayout.srq_receive,
+        ):
+            field.put(raw, 1, base + transport.byte)
+    ud = base + OdpSchemeCapLayout.ud_odp_caps.byte
+    OdpPerTransportServiceCapLayout.send.put(raw, 1, ud)
     return bytes(raw)

@@ -762,6 +762,8 @@ class OdpPerTransportServiceCapLayout(Layout):
     receive: Final = Field(0x1, 0x1)
     write: Final = Field(0x2, 0x1)
     read: Final = Field(0x3, 0x1)
+    atomic: Final = Field(0x4, 0x1)
+    srq_receive: Final = Field(0x5, 0x1)
 
 
 class OdpSchemeCapLayout(Layout):
@@ -770,6 +772,7 @@ class OdpSchemeCapLayout(Layout):
     SIZE_BYTES: Final = 0x40
     rc_odp_caps: Final = Field(0x80, 0x20)
     ud_odp_caps: Final = Field(0xC0, 0x20)
+    xrc_odp_caps: Final = Field(0xE0, 0x20)
 
 
 class PageFaultResumeInLayout(Layout):

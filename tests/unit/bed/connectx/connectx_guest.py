@@ -28,6 +28,8 @@ from gdrstorm.bed.connectx.layouts import (
     CreateQpOutLayout,
     CreateRmpInLayout,
     CreateRmpOutLayout,
+    CreateXrcSrqInLayout,
+    CreateXrcSrqOutLayout,
     EqcLayout,
     MkcLayout,
     QpcLayout,
@@ -36,6 +38,7 @@ from gdrstorm.bed.connectx.layouts import (
     Rst2initQpInLayout,
     SetRoceAddressInLayout,
     WqLayout,
+    XrcSrqcLayout,
 )
 from gdrstorm.bed.connectx.options import ConnectXOptions
 from gdrstorm.bed.connectx.oracle import Oracle
@@ -413,6 +416,20 @@ class Guest:
         index = self.post(qp, op, *segments, imm=imm, flags=flags)
         self.ring(qp)
         return index
+
+    def make_xrc_srq(self, cq: GuestCq, pd: int) -> tuple[int, int, int]:
+        """(number, ring, doorbell record) of an XRC SRQ of 16 entries."""
+        base, record = self.alloc(64 << 4), self.alloc(8)
+        request = bytearray(CreateXrcSrqInLayout.SIZE_BYTES)
+        at = CreateXrcSrqInLayout.xrc_srq_context_entry.byte
+        XrcSrqcLayout.log_xrc_srq_size.put(request, 4, at)
+        XrcSrqcLayout.log_rq_stride.put(request, 2, at)
+        XrcSrqcLayout.cqn.put(request, cq.number, at)
+        XrcSrqcLayout.user_index.put(request, 0x77, at)
+        XrcSrqcLayout.pd.put(request, pd, at)
+        XrcSrqcLayout.db_record_addr_l.put(request, record >> 2, at)
+        reply = self.succeed(Op.CREATE_XRC_SRQ, request + self._pages(base, 64 << 4))
+        return CreateXrcSrqOutLayout.xrc_srqn.get(reply), base, record
 
     def make_srq(self, log_size: int = 4) -> tuple[int, int, int]:
         """(number, ring, doorbell record); every entry names the next."""

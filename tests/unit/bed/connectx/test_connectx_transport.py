@@ -9,6 +9,8 @@ from connectx_guest import (
     ALL_ACCESS,
     SIGNALED,
     Guest,
+    GuestCq,
+    GuestQp,
     atomic,
     datagram,
     inline,
@@ -338,6 +340,62 @@ def test_last_receive_of_a_shared_queue_is_an_event(by_driver: bool) -> None:
         a.send(qa, WqeOp.WRITE, remote(0, 0xBAD), inline(b"x"))
     ((kind, _, data),) = b.events(b.eq_base)
     assert (kind, int.from_bytes(data[24:28], "big")) == (Event.LAST_WQE, qb.number)
+
+
+def xrc_pair() -> tuple[Guest, GuestQp, Guest, GuestQp, GuestCq, tuple[int, int, int]]:
+    """A sender, and a target whose SRQ has another protection domain than its QP."""
+    a = Guest(0)
+    b = Guest(1, a.fabric, a.oracle, a.saboteur)
+    qa, qb = a.make_qp(QpType.XRC), b.make_qp(QpType.XRC)
+    b.pd = 9
+    cq = b.make_cq()
+    srq = b.make_xrc_srq(cq, pd=9)
+    b.pd = 7
+    a.connect(qa, b, qb)
+    b.connect(qb, a, qa)
+    b.pd = 9
+    return a, qa, b, qb, cq, srq
+
+
+def xrc(srqn: int) -> bytes:
+    return struct.pack(">I12x", srqn)
+
+
+def test_xrc_send_lands_in_the_srq_and_completes_under_its_index() -> None:
+    a, qa, b, _, cq, (srqn, ring, record) = xrc_pair()
+    target, lkey = b.make_mr(4096)
+    entry = struct.pack(">IIQ", 64, lkey, target) + struct.pack(">IIQ", 0, 0x100, 0)
+    b.put(ring, struct.pack(">2xH12x", 1) + entry)
+    b.put(record, (1).to_bytes(4, "big"))
+    a.send(qa, WqeOp.SEND, xrc(srqn), inline(b"across domains"))
+    (cqe,) = b.poll_all(cq)
+    assert (cqe.opcode, cqe.user_index, cqe.byte_count) == (CqeOp.RECV_SEND, 0x77, 14)
+    assert b.get(target, 14) == b"across domains"
+
+
+def test_xrc_remote_access_counts_the_domain_of_the_srq() -> None:
+    a, qa, b, _, _, (srqn, _, _) = xrc_pair()
+    target, rkey = b.make_mr(4096)
+    a.send(qa, WqeOp.WRITE, xrc(srqn), remote(target, rkey), inline(b"x"))
+    assert a.poll_all(qa.send_cq)[0].opcode == CqeOp.REQUESTER
+    a.send(qa, WqeOp.WRITE, xrc(0xBAD), remote(target, rkey), inline(b"x"))
+    assert a.poll_all(qa.send_cq)[0].syndrome == Syndrome.REMOTE_ACCESS
+
+
+def test_missing_page_of_a_receive_is_a_fault_of_its_queue() -> None:
+    a, qa, b, qb = pair()
+    b.make_eq(mask=1 << Event.PAGE_FAULT)
+    target, lkey = b.make_mr(4096, present=False)
+    b.post_receive(qb, [(target, lkey, 64)])
+    a.send(qa, WqeOp.SEND, inline(b"later"))
+    ((_, subtype, data),) = b.events(b.eq_base)
+    _, wqe, _, token, queue = struct.unpack(">I2xH2xHI8xI", data)
+    assert (subtype, wqe, queue) == (0, 0, 2 << 24 | qb.number)
+    b.function.mkeys.keys[lkey >> 8].write_translations(0, struct.pack(">Q", target | 3))
+    _resume(b, token, error=False)
+    assert b.poll_all(qb.receive_cq)[0].byte_count == 5
+    assert b.get(target, 5) == b"later"
+    assert len(a.poll_all(qa.send_cq)) == 1
 
 
 def test_missing_remote_page_asks_the_driver_and_goes_on() -> None:
