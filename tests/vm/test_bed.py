@@ -97,6 +97,7 @@ def test_package_is_importable_and_file_systems_are_there(bed: Bed) -> None:
     text = shell(
         bed,
         "python3 -c 'import gdrstorm.bed.vm.options; print(gdrstorm.__version__)';"
+        "gdrstorm --help > /dev/null;"
         "ls /sys/kernel/debug/dma_buf/bufinfo /dev/udmabuf; test -d /sys/kernel/tracing/events;"
         "test -d /dev/shm; test -c /dev/pts/ptmx; echo x > /root/file; cat /root/file",
     )

@@ -110,10 +110,8 @@ class RunningCommand:
             Kind.STDOUT: on_stdout or captured[Kind.STDOUT].extend,
             Kind.STDERR: on_stderr or captured[Kind.STDERR].extend,
         }
-        try:
-            end = self._collect(sinks, timeout_s)
-        finally:
-            self._bed.monitor.close_queue(self._request)
+        end = self._collect(sinks, timeout_s)
+        self._bed.monitor.close_queue(self._request)
         status = end["status"]
         return CommandResult(
             argv=self._argv,
@@ -125,7 +123,7 @@ class RunningCommand:
         )
 
     def _collect(self, sinks: dict[Kind, BytesCallback], timeout_s: float | None) -> dict[str, Any]:
-        deadline = None if timeout_s is None else self._started + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:

@@ -103,6 +103,7 @@ def kernel_cmdline(options: BedOptions, tsc_khz: int | None = None) -> str:
         words.append(f"gdrstorm.load={','.join(load)}")
     for name, wanted in (
         ("rxe", options.rxe),
+        ("bars", options.bars),
         ("share", options.share),
         ("modules_share", options.modules),
     ):

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +123,22 @@ def test_timeout_kills_the_command_and_the_bed_lives(bed: Bed) -> None:
         bed.run(["sleep", "600"], timeout_s=0.2, cwd="/")
     assert caught.value.killed and caught.value.exit_code == 124
     assert bed.run(["true"], cwd="/").status == 0
+
+
+def test_interrupted_wait_can_be_taken_up_again(bed: Bed) -> None:
+    """As after Ctrl-C: the command is signalled and its end and last output still arrive."""
+    script = "trap 'echo last; exit 3' INT; echo first; while :; do sleep 0.1; done"
+    command = bed.start_command(["sh", "-c", script], cwd="/")
+
+    def interrupt(_: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        command.wait(LIMIT_S, on_stdout=interrupt)
+    time.sleep(0.2)
+    command.signal(signal.SIGINT)
+    result = command.wait(LIMIT_S)
+    assert (result.status, result.stdout) == (3, b"last\n")
 
 
 def test_command_that_will_not_die(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from gdrstorm.bed.vm.guest.wire import (
 HEARTBEAT_S = 2.0
 READY_PATH = Path("/run/gdrstorm/ready")  # made by stage2.sh once modules and network are there
 _STEP_S = 0.01
-_PORT_OPEN_TRIES = 500
+_PORT_OPEN_TRIES = 10_000
 _READY_TRIES = 20_000
 _DRAIN_READS = 32  # a dead command's pipe holds at most a megabyte
 
