@@ -23,13 +23,14 @@ _MULTICAST_QPN = 0xFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One message of a requester, whole."""
+    """One message of a requester, or a piece of a long one; `total_bytes` is the whole message."""
 
     op: WqeOp
     source: Function
     source_qp: QueuePair
     data: bytes
     size_bytes: int
+    total_bytes: int
     imm: int = 0
     solicited: bool = False
     remote: Remote | None = None

@@ -7,7 +7,7 @@ lives elsewhere (cmd, requester, responder, netdev); here is only what they all 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gdrstorm.bed.connectx.caps import build_caps
 from gdrstorm.bed.connectx.cq import CompletionQueue
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from gdrstorm.bed.connectx.netdev import EthernetReceive, EthernetSend
     from gdrstorm.bed.connectx.requester import Requester
     from gdrstorm.bed.connectx.responder import Responder
+
+
+# UARs are pages of BAR 0, counter sets are named by a byte; all else has room.
+_RANGES: Final = {"uar": (0x10, 0x1FFF), "q_counter": (1, 0xFF)}
 
 
 class Numbers:
@@ -105,10 +109,7 @@ class Function:
     def numbers(self, kind: str) -> Numbers:
         """Numbers of objects that are nothing but a number: PDs, UARs, flow tables."""
         if kind not in self.plain:
-            first = 0x10 if kind == "uar" else 1
-            # UARs are pages of BAR0, the rest is 24 bits of freedom.
-            last = 0x1FFF if kind == "uar" else 0xFFFF
-            self.plain[kind] = Numbers(first, last)
+            self.plain[kind] = Numbers(*_RANGES.get(kind, (1, 0xFFFF)))
         return self.plain[kind]
 
     def general_qp(self) -> QueuePair | None:

@@ -256,6 +256,7 @@ class Requester:
             qp,
             data,
             size,
+            max(size, wqe.size_bytes),
             wqe.ctrl.imm,
             wqe.ctrl.solicited,
             remote,

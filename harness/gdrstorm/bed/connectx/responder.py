@@ -202,7 +202,7 @@ class Responder:
             return self._remote_access_error(qp)
         qp.fault_tries = 0
         if slot is not None:
-            self._complete_receive(qp, packet, slot, packet.size_bytes)
+            self._complete_receive(qp, packet, slot, packet.total_bytes)
         return Ack()
 
     def _receive_read(self, qp: QueuePair, packet: Packet) -> Reply:

@@ -14,7 +14,9 @@ from gdrstorm.bed.connectx.cmd import SLOT_BYTES
 from gdrstorm.bed.connectx.device import HANDLERS
 from gdrstorm.bed.connectx.layouts import (
     AllocPdOutLayout,
+    AllocQCounterOutLayout,
     CmdHcaCapLayout,
+    DeallocQCounterInLayout,
     ManagePagesInLayout,
     ManagePagesOutLayout,
     QueryHcaCapOutLayout,
@@ -69,6 +71,17 @@ def test_numbers_of_plain_objects() -> None:
     request = struct.pack(">8xI4x", first)
     guest.succeed(Op.DEALLOC_PD, request)
     assert guest.command(Op.DEALLOC_PD, request)[0] == Status.BAD_RES
+
+
+def test_counter_sets_are_reused_within_a_byte() -> None:
+    guest = Guest()
+    for _ in range(300):
+        number = AllocQCounterOutLayout.counter_set_id.get(
+            guest.succeed(Op.ALLOC_Q_COUNTER, bytes(16))
+        )
+        request = bytearray(DeallocQCounterInLayout.SIZE_BYTES)
+        DeallocQCounterInLayout.counter_set_id.put(request, number)
+        guest.succeed(Op.DEALLOC_Q_COUNTER, request)
 
 
 def test_pages_come_back_exactly_as_given() -> None:

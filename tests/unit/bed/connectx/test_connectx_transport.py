@@ -342,6 +342,33 @@ def test_last_receive_of_a_shared_queue_is_an_event(by_driver: bool) -> None:
     assert (kind, int.from_bytes(data[24:28], "big")) == (Event.LAST_WQE, qb.number)
 
 
+def test_long_message_with_immediate_takes_one_receive_at_its_end() -> None:
+    a, qa, b, qb = pair()
+    size = 2 * PIECE_BYTES
+    source, lkey = a.make_mr(size)
+    target, rkey = b.make_mr(size)
+    for _ in range(3):
+        b.post_receive(qb, [])
+    a.send(qa, WqeOp.WRITE_IMM, remote(target, rkey), sge(source, lkey, size), imm=5)
+    assert b.poll_all(qb.receive_cq) == []
+    a.ctx.pass_time(0.001)
+    (cqe,) = b.poll_all(qb.receive_cq)
+    assert (cqe.imm, cqe.byte_count) == (5, size)
+
+
+def test_message_from_a_stranger_is_not_heard() -> None:
+    a, qa, b, _ = pair(retry_count=0)
+    stranger = a.make_qp()
+    target, rkey = b.make_mr(4096)
+    peer = b.make_qp()
+    b.connect(peer, a, qa)
+    a.connect(stranger, b, peer, retry_count=0)
+    a.send(stranger, WqeOp.WRITE, remote(target, rkey), inline(b"x"))
+    a.ctx.pass_time(1)
+    assert a.poll_all(stranger.send_cq)[0].syndrome == Syndrome.RETRY_EXCEEDED
+    assert b.get(target, 1) == b"\0"
+
+
 def xrc_pair() -> tuple[Guest, GuestQp, Guest, GuestQp, GuestCq, tuple[int, int, int]]:
     """A sender, and a target whose SRQ has another protection domain than its QP."""
     a = Guest(0)
