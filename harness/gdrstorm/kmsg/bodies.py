@@ -176,6 +176,9 @@ def record_detail(draft: Draft, rest: str) -> None:
 def _record(draft: Draft, line: Line) -> Part:
     found = _RECORD.search(line.text)
     if not found:
+        if "Kernel panic" in line.text and "ardware error" in line.text:
+            draft.raise_severity(Severity.FATAL)
+            return Part.YES
         belongs = draft.device is not None and line.bdf == draft.device and "aer_" in line.text
         return Part.YES if belongs else Part.NO
     if f"hwerr{found['number'] or ''}" != draft.tag:

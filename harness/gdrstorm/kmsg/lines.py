@@ -43,6 +43,7 @@ _SYSLOG = re.compile(rf"({_MONTH}) +(\d+) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?=\s)
 _UNIX = re.compile(r"(\d{9,10})\.(\d{6})(?=\s)")
 _HOST_IDENT = re.compile(r"\s*(?:\S+\s+)?(kernel|[\w.@/()-]+\[\d+\])(?:\[\d+\])?:(?:\s|$)")
 _OTHER_IDENT = re.compile(r"\s*\S+\s+([A-Za-z][\w.@/-]*):\s")
+_HOST_KERNEL = re.compile(r"[\w.-]+ kernel: ?")
 _KERNEL = re.compile(r"kernel: ?")
 _CONSOLE_HOST = re.compile(r"[\w.-]+: (?=\[\s*\d+\.\d)")
 _INNER = re.compile(r"(?<=\S)(?=\[ *\d{1,7}\.\d{6}\](?:\[ *[TC]\d+\])?)")
@@ -151,7 +152,7 @@ def _take_prefix(parts: _Parts) -> _Parts | None:
         return replace(parts, text=text[found.end() :], level=level, facility=facility)
     if found := _CONSOLE_HOST.match(text):
         return replace(parts, text=text[found.end() :])
-    if parts.time_ns >= 0 and (found := re.match(r"\S+ kernel: ?", text)):
+    if found := _HOST_KERNEL.match(text):
         return replace(parts, text=text[found.end() :])
     return _take_date(stripped)
 

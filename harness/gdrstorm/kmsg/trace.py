@@ -60,7 +60,7 @@ _OWN_HEADLINE = re.compile(
 # Frames that wait, lock, warn or switch: the caller is the one to blame.
 _PLUMBING = re.compile(
     r"(?:__)?(?:schedule|io_schedule|context_switch|switch_to|cond_resched|preempt_schedule|wait_for_|wait_on_|wait_woken|"
-    r"mutex_|__mutex|ww_mutex|rwsem_|down_|up_|rt_mutex|raw_spin|_raw_|__raw_|queued_spin|native_queued|osq_lock|"
+    r"(?:down|up)$|mutex_|__mutex|ww_mutex|rwsem_|down_|up_|rt_mutex|raw_spin|_raw_|__raw_|queued_spin|native_queued|osq_lock|"
     r"synchronize_|rcu_|percpu_|bit_wait|out_of_line_wait|do_wait|schedule_|swait|usleep|msleep|ret_from_|entry_|asm_|"
     r"do_syscall|x64_sys|warn|report_bug|handle_bug|exc_|do_error|do_trap|refcount_|kref_|kobject_put|dump_stack|"
     r"show_|print_|kasan_|check_|__asan|kfence|ubsan|lock_acquire|lockdep|validate_chain|__lock|debug_|"
