@@ -16,9 +16,11 @@ from gdrstorm.kmsg.families.pcie import aer_severity
 from gdrstorm.kmsg.rules import Body, Line, parse_bdf
 from gdrstorm.model.event import EventClass, Severity
 
-_AER_HEADLINE = re.compile(r"error (?:message )?received")
+_AER_HEADLINE = re.compile(r"[Ee]rror (?:message )?received")
+# Since 7.x the bit has its agent and layer behind it: `[ 4] DLP | Receiver | Data Link Layer (First)`.
 _AER_BIT = re.compile(
-    r":\s+\[\s*(?P<bit>\d+)\] (?P<name>[A-Z][\w .-]*?)\s*(?P<first>\(First\))?\s*$"
+    r":\s+\[\s*(?P<bit>\d+)\] (?P<name>[A-Z][\w .-]*?)\s*(?:\| (?P<agent>[A-Z]\w+)\s*\| (?P<layer>[A-Z][\w ]+?)\s*)?"
+    r"(?P<first>\(First\))?\s*$"
 )
 _AER_STATUS = re.compile(r"(?:error status/mask=|aer_status: 0x)(?P<status>[0-9a-f]+)")
 _AER_DETAIL = re.compile(
@@ -82,6 +84,9 @@ def _aer_detail(draft: Draft, line: Line) -> None:
         draft.details["bits"] = f"{names} {found['name']}" if names else found["name"]
         if found["first"]:
             draft.details["first"] = found["name"]
+        if found["agent"]:
+            draft.details.setdefault("agent", found["agent"])
+            draft.details.setdefault("layer", found["layer"])
     if found := _HEADER_LOG.search(text):
         draft.details.setdefault("tlp_header", found["words"].strip())
     if "recovery successful" in text or "successfully recovered" in text:

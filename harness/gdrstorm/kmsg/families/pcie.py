@@ -2,7 +2,7 @@
 
 Sources: drivers/pci/pcie/{aer,dpc,edr,err}.c, drivers/firmware/efi/cper.c, drivers/acpi/apei/ghes.c,
 drivers/edac, arch/x86/kernel/cpu/mce. AER's words changed in 4.20 (source instead of id), 6.6 ("Correctable")
-and 6.16 (one-line DPC). Rows marked RECONSTRUCTED come from the format string.
+6.16 (one-line DPC) and 7.x (agent and layer beside each bit). Rows marked RECONSTRUCTED come from the format string.
 """
 
 # Patterns and the real lines above them stay in one piece, so that they can be searched for.
@@ -96,7 +96,8 @@ PCIE_RULES: tuple[Rule, ...] = (
     # pcieport 0000:00:00.0: AER: Uncorrected (Non-Fatal) error received: 0000:00:00.0
     # pcieport 0000:00:1c.0: AER: Multiple Corrected error received: id=00e0
     # pcieport 0000:00:01.0: AER: Correctable error message received from 0000:01:00.0
-    rule(A, E, "AER: ", rf"AER: (?:Multiple )?{_SEVERITY} error (?:message )?received(?: from|:)? ?(?:(?P<source>{_BDF})|id=(?P<requester>[0-9a-f]{{4}}))?",
+    # pcieport 0000:00:07.0: AER: Uncorrectable (Fatal) Error message received from 0000:00:07.0
+    rule(A, E, "AER: ", rf"AER: (?:Multiple )?{_SEVERITY} [Ee]rror (?:message )?received(?: from|:)? ?(?:(?P<source>{_BDF})|id=(?P<requester>[0-9a-f]{{4}}))?",
          "AER", body=Body.AER, refine=_aer, tag="aer"),
     # pcieport 0000:00:1d.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)
     # pcieport 0000:00:1c.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, id=00e0(Receiver ID)
