@@ -219,6 +219,7 @@ def test_hang(tmp_path: Path) -> None:
             bed.run(["sh", "-c", "kill -STOP $PPID"])
         assert time.monotonic() - began >= 8
         assert bed.outcome is Outcome.HANG
+    assert b"sysrq: Show Blocked State" in bed.console_path.read_bytes()
     assert leftovers(bed) == []
 
 

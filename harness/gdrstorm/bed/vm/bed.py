@@ -43,6 +43,8 @@ BytesCallback = Callable[[bytes], None]
 _KILL_GRACE_S = 5.0
 _STOP_GRACE_S = 10.0
 _STEP_S = 0.01
+_SYSRQ_KEYS = ("l", "w")
+_SYSRQ_WAIT_S = 1.5
 _SIGKILL = 9
 
 
@@ -378,6 +380,8 @@ class Bed:
             self._monitor.stop()
             failure = self._monitor.failure
             self.outcome = failure.outcome if failure else failures.Outcome.CLOSED
+            if self.outcome is failures.Outcome.HANG:
+                self._ask_why()
         if self._launched is not None:
             self._end_processes(self._launched)
         if self._console is not None:
@@ -387,6 +391,14 @@ class Bed:
             self._use_lock = None
         if self._given_run_dir is None and self.outcome is failures.Outcome.CLOSED:
             shutil.rmtree(self.run_dir, ignore_errors=True)
+
+    def _ask_why(self) -> None:
+        """Have a hanging kernel print what each CPU does and which tasks are blocked (sysrq l, w)."""
+        with contextlib.suppress(BrokenError):
+            for key in _SYSRQ_KEYS:
+                keys = [{"type": "qcode", "data": name} for name in ("alt", "sysrq", key)]
+                self.qmp("send-key", keys=keys)
+                time.sleep(_SYSRQ_WAIT_S)
 
     def _end_processes(self, launched: Launched) -> None:
         sockets = launched.sockets

@@ -83,6 +83,7 @@ class Monitor:
     ) -> None:
         self._options = options
         self._console_path = console_path
+        self._agent = agent
         self._console = console
         self._sockets = {"agent": agent, "supervisor": supervisor}
         self._on_console = on_console
@@ -121,7 +122,7 @@ class Monitor:
         Blocks while the guest does not read. A dead bed is reported by the queue.
         """
         with contextlib.suppress(OSError):
-            self._sockets["agent"].sendall(encode(kind, request, payload))
+            self._agent.sendall(encode(kind, request, payload))
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):
