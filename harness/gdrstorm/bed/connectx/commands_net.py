@@ -15,6 +15,7 @@ from gdrstorm.bed.connectx.layouts import (
     HcaVportContextLayout,
     MadIfcInLayout,
     MadIfcOutLayout,
+    ModifyHcaVportContextInLayout,
     ModifyNicVportContextInLayout,
     NicVportContextLayout,
     PaosRegLayout,
@@ -189,7 +190,19 @@ def _query_hca_vport(function: Function, request: bytes) -> bytearray:
     HcaVportContextLayout.node_guid.put(reply, port.guid, base)
     HcaVportContextLayout.lid.put(reply, port.lid, base)
     HcaVportContextLayout.sm_lid.put(reply, 1, base)
+    HcaVportContextLayout.cap_mask1.put(reply, port.capability_mask, base)
+    # Which bits of the mask the driver may change: all.
+    HcaVportContextLayout.cap_mask1_field_select.put(reply, 0xFFFFFFFF, base)
     return reply
+
+
+def _modify_hca_vport(function: Function, request: bytes) -> bytes:
+    base = ModifyHcaVportContextInLayout.hca_vport_context.byte
+    select = HcaVportContextLayout.cap_mask1_field_select.get(request, base)
+    wanted = HcaVportContextLayout.cap_mask1.get(request, base)
+    port = function.port
+    port.capability_mask = port.capability_mask & ~select | wanted & select
+    return bytes(16)
 
 
 def _query_gid(function: Function, request: bytes) -> bytearray:
@@ -290,7 +303,7 @@ NET_HANDLERS: Final[dict[Op, Handler]] = {
     Op.QUERY_NIC_VPORT_CONTEXT: _query_nic_vport,
     Op.MODIFY_NIC_VPORT_CONTEXT: _modify_nic_vport,
     Op.QUERY_HCA_VPORT_CONTEXT: _query_hca_vport,
-    Op.MODIFY_HCA_VPORT_CONTEXT: accept,
+    Op.MODIFY_HCA_VPORT_CONTEXT: _modify_hca_vport,
     Op.QUERY_HCA_VPORT_GID: _query_gid,
     Op.QUERY_HCA_VPORT_PKEY: _query_pkey,
     Op.SET_ROCE_ADDRESS: _set_roce_address,

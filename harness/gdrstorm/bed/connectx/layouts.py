@@ -613,6 +613,8 @@ class HcaVportContextLayout(Layout):
     system_image_guid: Final = Field(0x140, 0x40)
     port_guid: Final = Field(0x180, 0x40)
     node_guid: Final = Field(0x1C0, 0x40)
+    cap_mask1: Final = Field(0x200, 0x20)
+    cap_mask1_field_select: Final = Field(0x220, 0x20)
     lid: Final = Field(0x300, 0x10)
     sm_lid: Final = Field(0x320, 0x10)
 
@@ -685,6 +687,13 @@ class ModifyFlowTableInLayout(Layout):
     SIZE_BYTES: Final = 0x40
     table_id: Final = Field(0xA8, 0x18)
     flow_table_context: Final = Field(0xC0, 0x140)
+
+
+class ModifyHcaVportContextInLayout(Layout):
+    """struct mlx5_ifc_modify_hca_vport_context_in_bits."""
+
+    SIZE_BYTES: Final = 0x210
+    hca_vport_context: Final = Field(0x80, 0x1000)
 
 
 class ModifyNicVportContextInLayout(Layout):

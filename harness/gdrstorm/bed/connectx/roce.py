@@ -63,6 +63,7 @@ class Port:
         self.is_up = True
         self.roce_enabled = False
         self.mtu = 1500
+        self.capability_mask = 0
         self.counters = PortCounters()
         self.gids: dict[int, GidEntry] = {}
         self._by_gid: dict[bytes, int] = {}

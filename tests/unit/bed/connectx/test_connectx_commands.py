@@ -17,9 +17,12 @@ from gdrstorm.bed.connectx.layouts import (
     AllocQCounterOutLayout,
     CmdHcaCapLayout,
     DeallocQCounterInLayout,
+    HcaVportContextLayout,
     ManagePagesInLayout,
     ManagePagesOutLayout,
+    ModifyHcaVportContextInLayout,
     QueryHcaCapOutLayout,
+    QueryHcaVportContextOutLayout,
     SetHcaCapInLayout,
 )
 from gdrstorm.bed.connectx.options import ConnectXOptions, LinkLayer
@@ -71,6 +74,19 @@ def test_numbers_of_plain_objects() -> None:
     request = struct.pack(">8xI4x", first)
     guest.succeed(Op.DEALLOC_PD, request)
     assert guest.command(Op.DEALLOC_PD, request)[0] == Status.BAD_RES
+
+
+def test_port_capabilities_change_by_mask() -> None:
+    guest = Guest(options=ConnectXOptions(link_layer=LinkLayer.INFINIBAND))
+    request = bytearray(ModifyHcaVportContextInLayout.SIZE_BYTES)
+    base = ModifyHcaVportContextInLayout.hca_vport_context.byte
+    for mask, value in ((0xF0, 0xFF), (0x0F, 0x03)):
+        HcaVportContextLayout.cap_mask1_field_select.put(request, mask, base)
+        HcaVportContextLayout.cap_mask1.put(request, value, base)
+        guest.succeed(Op.MODIFY_HCA_VPORT_CONTEXT, request)
+    reply = guest.succeed(Op.QUERY_HCA_VPORT_CONTEXT, bytes(16))
+    base = QueryHcaVportContextOutLayout.hca_vport_context.byte
+    assert HcaVportContextLayout.cap_mask1.get(reply, base) == 0xF3
 
 
 def test_counter_sets_are_reused_within_a_byte() -> None:

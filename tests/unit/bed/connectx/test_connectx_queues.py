@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdrstorm.bed.connectx.cq import Completion
-from gdrstorm.bed.connectx.layouts import CqcLayout, ModifyCqInLayout
+from gdrstorm.bed.connectx.layouts import CqcLayout, ModifyCqInLayout, QpcLayout
 from gdrstorm.bed.connectx.memory import GuestMemory, PagedBuffer
 from gdrstorm.bed.connectx.oracle import Oracle
-from gdrstorm.bed.connectx.prm import CqeOp, Event, Op, Status, WqeOp
+from gdrstorm.bed.connectx.prm import CqeOp, Event, Op, RqType, Status, WqeOp
+from gdrstorm.bed.connectx.qp import ring_geometry
 
 UAR = 0x10000
 
@@ -150,6 +151,19 @@ def test_resize_ends_the_old_ring_and_goes_on_in_the_new() -> None:
     model.post(entry(77))
     raw = guest.get(base + 4 * 64, 64)
     assert (int.from_bytes(raw[60:62], "big"), raw[63] & 1) == (77, 0)
+
+
+def test_geometry_of_a_queue_pair_counts_offsets_in_parts_of_its_pages() -> None:
+    context = bytearray(QpcLayout.SIZE_BYTES)
+    QpcLayout.log_page_size.put(context, 2)
+    QpcLayout.page_offset.put(context, 3)
+    QpcLayout.log_rq_size.put(context, 4)
+    QpcLayout.log_rq_stride.put(context, 2)
+    QpcLayout.log_sq_size.put(context, 5)
+    assert ring_geometry(context) == (14, 3 * 256, 64 << 4, 64, 64 << 5)
+    QpcLayout.rq_type.put(context, RqType.NONE)
+    QpcLayout.no_sq.put(context, 1)
+    assert ring_geometry(context)[2::2] == (0, 0)
 
 
 def test_a_ring_too_small_for_what_is_unread_is_refused() -> None:
