@@ -37,6 +37,7 @@ class Facts:
         self.lost: j.BedFact | None = None
         self.intents: dict[str, j.Intent] = {}
         self.blind: dict[str, str] = {}
+        self.progressed = 0
         for line in lines:
             self._add(line)
 
@@ -70,6 +71,8 @@ class Facts:
                 self.intents[line.id] = line
             case j.Done():
                 self.intents.pop(line.id, None)
+            case j.Progress():
+                self.progressed += sum(beat.count for beat in line.ops if beat.op not in _IDLE)
             case j.Watching():
                 self.blind = line.blind
             case _:
@@ -96,6 +99,8 @@ class Facts:
 def calls_made(facts: Facts) -> int:
     """Calls on the stack under test, failed ones included; waits and gate rows that were skipped do not count."""
     stormed = sum(op.count for total in facts.totals for op in total.ops if op.op not in _IDLE)
+    if not facts.totals:
+        stormed = facts.progressed  # the run ended before it could add up
     gated = sum(1 for gate in facts.gates for result in gate.results if not result.skipped)
     return stormed + gated + sum(1 for check in facts.checks if check.phase != "bed")
 
