@@ -83,7 +83,11 @@ def edu() -> None:
 
 
 def oom() -> None:
-    group = Path("/sys/fs/cgroup/gdrstorm-oom")
+    root = Path("/sys/fs/cgroup")
+    if not (root / "cgroup.controllers").exists():
+        subprocess.run(["mount", "-t", "cgroup2", "none", str(root)], check=True)
+    (root / "cgroup.subtree_control").write_text("+memory")
+    group = root / "gdrstorm-oom"
     group.mkdir(exist_ok=True)
     (group / "memory.max").write_text(str(OOM_BYTES))
     join = f"pathlib.Path('{group}/cgroup.procs').write_text(str(os.getpid()))"

@@ -236,22 +236,25 @@ _HEALTH_MORE = re.compile(
     r"assert_|synd|[Hh]ealth|fw_ver|hw_id|irisc_index|\btime: |\brfr\b|severity|error_sw_reset|error_state|"
     r"bad device|NIC IFC|PCI slot|PCI interface|crdump|fw_tracer|Fatal error|High temperature|pci_status|reset"
 )
+_FATAL_RANK, _SYNDROME_RANK, _ISSUE_RANK, _HEADLINE_RANK = 4, 3, 2, 1
 _HEALTH_CODES = (
-    (3, re.compile(r"(?P<code>Fatal error \d+) detected")),
-    (3, re.compile(r"(?P<code>health recovery (?:flow aborted|failed))")),
-    (2, re.compile(r"Health issue observed, (?P<code>[^,]+)")),
-    (2, re.compile(r"(?<!ext_)synd (?P<code>0x[0-9a-f]+): (?P<what>.*)")),
-    (1, re.compile(r"device's (?P<code>health compromised)")),
+    (_FATAL_RANK, re.compile(r"(?P<code>Fatal error \d+) detected")),
+    (_FATAL_RANK, re.compile(r"(?P<code>health recovery (?:flow aborted|failed))")),
+    (_SYNDROME_RANK, re.compile(r"(?<!ext_)synd (?P<code>0x[0-9a-f]+): (?P<what>.*)")),
+    (_ISSUE_RANK, re.compile(r"Health issue observed, (?P<code>[^,]+)")),
+    (_HEADLINE_RANK, re.compile(r"device's (?P<code>health compromised)")),
 )
 
 
 def health_rank(code: str | None) -> int:
-    """How much a health code says: fatal error over syndrome over headline over bare dump."""
+    """How much a health code says: fatal error over syndrome over its text over headline over bare dump."""
     if code is None or code == "health dump":
         return 0
     if code.startswith(("Fatal error", "health recovery")):
-        return 3
-    return 1 if code in {"health compromised", "High temperature"} else 2
+        return _FATAL_RANK
+    if code.startswith("0x"):
+        return _SYNDROME_RANK
+    return _HEADLINE_RANK if code == "health compromised" else _ISSUE_RANK
 
 
 def _health(draft: Draft, line: Line) -> Part:
@@ -262,7 +265,7 @@ def _health(draft: Draft, line: Line) -> Part:
         found = pattern.search(text)
         if not found:
             continue
-        if rank >= 3 or rank == 1:
+        if rank in {_FATAL_RANK, _HEADLINE_RANK}:
             draft.severity = Severity.FATAL
         elif draft.severity is Severity.WARNING:
             draft.severity = Severity.ERROR
