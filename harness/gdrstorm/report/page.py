@@ -21,7 +21,7 @@ _TONES = {
     Word.SKIP: "warn",
 }
 _COLOURS = ("#175cd3", "#067647", "#b54708", "#6938ef", "#c11574", "#0e7090", "#667085")
-_WIDTH, _HEIGHT, _MARGIN = 1000.0, 220.0, 48.0
+_WIDTH, _HEIGHT, _MARGIN = 1000.0, 220.0, 76.0
 
 
 def _part(part: StackPart) -> str:
@@ -30,15 +30,17 @@ def _part(part: StackPart) -> str:
 
 
 def rate_chart(digest: Digest) -> str:
-    """Calls a second by operation over the run, as an SVG; empty when there are fewer than two points."""
+    """Calls a second of each group's busiest operation over the run, as an SVG; empty below two points."""
     if len(digest.progress) < 2:
         return ""
     began = digest.progress[0].time_ns
     series: dict[str, list[tuple[float, float]]] = {}
     for line in digest.progress:
-        for beat in line.ops:
-            name = f"{line.group} {beat.op}"
-            series.setdefault(name, []).append(((line.time_ns - began) / 1e9, float(beat.count)))
+        if line.ops:
+            beat = max(line.ops, key=lambda one: one.count)
+            name = line.group if line.group == line.phase else f"{line.phase} / {line.group}"
+            point = ((line.time_ns - began) / 1e9, float(beat.count))
+            series.setdefault(name, []).append(point)
     last = max(point[0] for points in series.values() for point in points) or 1.0
     top = max(point[1] for points in series.values() for point in points) or 1.0
     return _svg(series, last, top)
