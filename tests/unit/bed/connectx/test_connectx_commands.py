@@ -74,6 +74,10 @@ def test_numbers_of_plain_objects() -> None:
     request = struct.pack(">8xI4x", first)
     guest.succeed(Op.DEALLOC_PD, request)
     assert guest.command(Op.DEALLOC_PD, request)[0] == Status.BAD_RES
+    third = AllocPdOutLayout.pd.get(guest.succeed(Op.ALLOC_PD, bytes(16)))
+    guest.succeed(Op.DEALLOC_PD, struct.pack(">8xI4x", third))
+    fourth = AllocPdOutLayout.pd.get(guest.succeed(Op.ALLOC_PD, bytes(16)))
+    assert len({first, second, third, fourth}) == 4
 
 
 def test_port_capabilities_change_by_mask() -> None:
