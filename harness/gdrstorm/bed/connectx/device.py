@@ -224,8 +224,11 @@ class ConnectX:
         # Port number in the upper half of the ninth byte.
         self.function.eqs.report(Event.PORT_CHANGE, change, bytes(8) + bytes((1 << 4,)))
 
-    def _software_reset(self) -> None:
+    def _software_reset(self, asked: Function) -> None:
         """The driver asked through the NIC state: all state goes, the interface is disabled."""
+        if self._function is not asked:
+            # Another reset came first.
+            return
         self.function.record_leaks("SW_RESET", self.function.live_objects())
         self._restart()
 
@@ -266,7 +269,8 @@ class ConnectX:
         assert self._ctx is not None
         if state is NicState.SW_RESET:
             self._health.nic_state = state
-            self._ctx.call_later(_SW_RESET_S, self._software_reset)
+            asked = self.function
+            self._ctx.call_later(_SW_RESET_S, lambda: self._software_reset(asked))
         elif state is not None:
             self._health.nic_state = state
 

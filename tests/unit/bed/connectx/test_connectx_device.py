@@ -163,6 +163,15 @@ def test_health_syndrome_and_recovery_by_software_reset() -> None:
     assert guest.oracle.snapshot().leaks[0].when == "SW_RESET"
 
 
+def test_software_reset_that_another_reset_overtook_does_nothing() -> None:
+    guest = Guest()
+    guest.device.region_write(0, 0x14, (NicState.SW_RESET << 8).to_bytes(4, "big"))
+    guest.device.reset()
+    fresh = guest.function
+    guest.ctx.pass_time(1)
+    assert guest.function is fresh
+
+
 def test_port_goes_down_and_up_with_an_event() -> None:
     a, qa, b, _ = pair(retry_count=7, ack_timeout=10)
     b.make_eq(mask=1 << Event.PORT_CHANGE)
