@@ -230,7 +230,13 @@ class Bed:
             self.run_dir = self._given_run_dir.absolute()
             self.run_dir.mkdir(parents=True, exist_ok=True)
         self._console = ConsoleTail(self.console_path)
-        self._launched = launch(record, self.options, self.accel, self.run_dir, [])
+        self._launched = launch(
+            record,
+            self.options,
+            self.accel,
+            self.run_dir,
+            is_temporary=self._given_run_dir is None,
+        )
         sockets = self._launched.sockets
         self._qmp = Qmp(sockets.qmp)
         self._monitor = Monitor(

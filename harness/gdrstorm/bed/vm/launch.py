@@ -46,6 +46,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str
     remove: list[str]
+    remove_if_orphaned: list[str]  # when the parent was killed and nobody asks for the logs
     processes: list[Process]
     wait_s: float = _MODEL_WAIT_S
 
@@ -87,9 +88,9 @@ def write_initramfs(image: Image, options: BedOptions, path: Path) -> None:
 
 
 def launch(
-    image: Image, options: BedOptions, accel: Accel, run_dir: Path, remove: list[Path]
+    image: Image, options: BedOptions, accel: Accel, run_dir: Path, *, is_temporary: bool
 ) -> Launched:
-    """Start everything. The directories in `remove` go when the bed ends, however it ends."""
+    """Start everything. A temporary run directory goes when this process is killed."""
     package = stage_package(tree_dir())
     workdir = make_workdir()
     sockets_made: list[socket.socket] = []
@@ -112,7 +113,10 @@ def launch(
         processes = [_model(options, hcas, control, run_dir)] if control else []
         processes.append(_qemu(options, files, accel, theirs, run_dir))
         spec = Spec(
-            directory=str(workdir), remove=[str(p) for p in (workdir, *remove)], processes=processes
+            directory=str(workdir),
+            remove=[str(workdir)],
+            remove_if_orphaned=[str(run_dir)] if is_temporary else [],
+            processes=processes,
         )
         supervisor = _start_supervisor(theirs, run_dir)
         sockets = Sockets(**{name: pair[0] for name, pair in pairs.items()})

@@ -101,8 +101,8 @@ def check_options(options: BedOptions) -> None:
         raise UsageError(f"smp={options.smp}: 1 to 64 CPUs")
     if options.memory_bytes < _MIN_MEMORY_BYTES:
         raise UsageError(f"memory of {format_size(options.memory_bytes)}: at least 512MiB")
-    if options.topology is Topology.SYS and options.smp < 2:
-        raise UsageError("topology sys needs two NUMA nodes: give --smp 2 or more")
+    if options.topology is Topology.SYS and options.smp % 2:
+        raise UsageError("topology sys has two NUMA nodes: give an even --smp")
     if "," in options.cpu and options.cpu.startswith(","):
         raise UsageError(f"cpu={options.cpu!r} names no CPU model")
     _check_paths(options)

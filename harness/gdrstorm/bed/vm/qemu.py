@@ -148,7 +148,7 @@ def _machine(options: BedOptions, accel: Accel) -> Iterator[str]:
     numa = options.topology in (Topology.NODE, Topology.SYS)
     machine = _MACHINE + (",kernel-irqchip=split" if kvm else "")
     yield from ("-accel", "kvm" if kvm else "tcg,thread=multi")
-    yield from ("-cpu", options.cpu, "-smp", str(options.smp), "-m", f"{options.memory_bytes}B")
+    yield from ("-cpu", options.cpu, "-smp", _smp(options), "-m", f"{options.memory_bytes}B")
     yield from ("-machine", machine if numa else machine + ",memory-backend=ram0")
     nodes = 2 if options.topology is Topology.SYS else 1
     for node in range(nodes):
@@ -156,6 +156,13 @@ def _machine(options: BedOptions, accel: Accel) -> Iterator[str]:
         yield from ("-object", f"memory-backend-memfd,id=ram{node},size={size},share=on")
     if numa:
         yield from _numa(options.smp, nodes)
+
+
+def _smp(options: BedOptions) -> str:
+    # CPUs of two nodes in one socket would share a cache, and the scheduler warns about that
+    if options.topology is Topology.SYS:
+        return f"{options.smp},sockets=2,cores={options.smp // 2},threads=1"
+    return str(options.smp)
 
 
 def _numa(smp: int, nodes: int) -> Iterator[str]:

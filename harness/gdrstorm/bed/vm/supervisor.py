@@ -129,7 +129,8 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-        for path in self._spec["remove"]:
+        gone = bool(select.select([self._parent], [], [], 0)[0])
+        for path in self._spec["remove"] + (self._spec["remove_if_orphaned"] if gone else []):
             shutil.rmtree(path, ignore_errors=True)
         self.report(event="stopped")
 

@@ -69,7 +69,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     monkeypatch.setattr(bed_module, "choose_accel", lambda *_: Accel.TCG)
     made = Fake()
 
-    def start(*_: object) -> launch.Launched:
+    def start(*_: object, **__: object) -> launch.Launched:
         work = tmp_path / "work"
         work.mkdir()
         return launch.Launched(

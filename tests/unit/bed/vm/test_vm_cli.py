@@ -64,7 +64,7 @@ def test_every_option_reaches_the_bed(tmp_path: Path) -> None:
     kernel.touch()
     (tmp_path / "modules.dep").touch()
     words = "exec --hca 2 --link-layer infiniband --rxe --bar 64MiB --bar 4K --topology sys"
-    words += " --iommu virtio --domain translated --smp 3 --memory 2GiB --cpu max --accel tcg"
+    words += " --iommu virtio --domain translated --smp 4 --memory 2GiB --cpu max --accel tcg"
     words += f" --kernel {kernel} --modules {tmp_path} --load vgem --load dummy --edu --aer"
     words += f" --share {tmp_path} --run-dir {tmp_path}/run --timeout 5 --append x=1 -- sh -c exit"
     result = call(*words.split())
@@ -78,7 +78,7 @@ def test_every_option_reaches_the_bed(tmp_path: Path) -> None:
         topology=Topology.SYS,
         iommu=Iommu.VIRTIO,
         domain=Domain.TRANSLATED,
-        smp=3,
+        smp=4,
         memory_bytes=2 << 30,
         cpu="max",
         accel=Accel.TCG,

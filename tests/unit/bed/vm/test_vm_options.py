@@ -22,7 +22,7 @@ from gdrstorm.errors import UsageError
         (BedOptions(bars=(1 << 20,), iommu=Iommu.NONE), "vfio-pci needs"),
         (BedOptions(smp=0), "smp=0"),
         (BedOptions(memory_bytes=1 << 20), "1MiB"),
-        (BedOptions(topology=Topology.SYS, smp=1), "two NUMA nodes"),
+        (BedOptions(topology=Topology.SYS, smp=1), "an even --smp"),
         (BedOptions(kernel=Path("/nonexistent")), "/nonexistent"),
         (BedOptions(modules=Path("/lib")), "--kernel too"),
         (BedOptions(share=Path("/nonexistent")), "shared directory"),

@@ -114,11 +114,12 @@ def test_topology_places_the_bars(topology: Topology, hca_bus: str, bar_bus: str
 
 
 def test_sys_has_two_numa_nodes_with_all_cpus_and_memory() -> None:
-    words = argv(BedOptions(bars=(MIB,), topology=Topology.SYS, smp=3))
+    words = argv(BedOptions(bars=(MIB,), topology=Topology.SYS, smp=4))
     assert pairs(words, "-numa") == [
-        "node,nodeid=0,memdev=ram0,cpus=0-0",
-        "node,nodeid=1,memdev=ram1,cpus=1-2",
+        "node,nodeid=0,memdev=ram0,cpus=0-1",
+        "node,nodeid=1,memdev=ram1,cpus=2-3",
     ]
+    assert pairs(words, "-smp") == ["4,sockets=2,cores=2,threads=1"]
     ram = [word for word in pairs(words, "-object") if "id=ram" in word]
     assert len(ram) == 2 and all(f"size={512 * MIB}" in word for word in ram)
 

@@ -62,6 +62,7 @@ class Running:
         spec = {
             "directory": str(self.directory),
             "remove": [str(self.directory)],
+            "remove_if_orphaned": [str(tmp_path / "logs")],
             "processes": processes,
             "wait_s": 30.0,
         }
@@ -110,10 +111,12 @@ def test_exit_is_reported_and_ends_the_rest(start, tmp_path: Path) -> None:  # t
 
 
 def test_closed_channel_ends_everything(start, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "logs").mkdir()
     run = start(process(tmp_path, "model", SLEEP), process(tmp_path, "qemu", SLEEP))
     pids = [run.event()["pid"], run.event()["pid"]]
     run.close()
     assert run.process.wait(LIMIT_S) == 0
+    assert (tmp_path / "logs").exists()
     assert all(is_gone(pid) for pid in pids)
     assert not run.directory.exists()
 
@@ -130,9 +133,11 @@ def test_killed_parent_leaves_nothing(tmp_path: Path) -> None:
     """The parent dies of SIGKILL while another process still holds a copy of its channel."""
     directory = tmp_path / "work"
     directory.mkdir()
+    (tmp_path / "logs").mkdir()
     spec = {
         "directory": str(directory),
         "remove": [str(directory)],
+        "remove_if_orphaned": [str(tmp_path / "logs")],
         "processes": [process(tmp_path, "qemu", SLEEP)],
         "wait_s": 5,
     }
@@ -159,6 +164,7 @@ def test_killed_parent_leaves_nothing(tmp_path: Path) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     assert wait_until(lambda: all(is_gone(pid) for pid in pids) and not directory.exists())
+    assert wait_until(lambda: not (tmp_path / "logs").exists())
 
 
 def test_next_process_waits_for_the_sockets_of_the_one_before(start, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
