@@ -15,10 +15,10 @@ def list_scenarios(
     import os
 
     import msgspec
-    from rich.console import Console
     from rich.table import Table
 
     from gdrstorm.plan.catalogue import find_scenario, list_names
+    from gdrstorm.report.text import make_console
     from gdrstorm.session.choose import wanted_exporters, wanted_importers
     from gdrstorm.session.options import RunOptions
     from gdrstorm.session.start import where_it_runs
@@ -61,7 +61,7 @@ def list_scenarios(
             " + ".join(row["needs"]),
             str(row["summary"]),
         )
-    Console().print(table)
+    make_console().print(table)
     reasons = {str(row["reason"]) for row in rows if row["here"] == "no"}
     for reason in sorted(reasons):
         typer.echo(f"no: {reason}")

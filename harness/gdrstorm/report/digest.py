@@ -42,6 +42,7 @@ class Digest(msgspec.Struct, frozen=True):
     events: tuple[j.Seen, ...]
     leaks: tuple[Leak, ...]
     not_audited: dict[str, str]
+    blind: dict[str, str]
     workers: tuple[j.Worker, ...]
     notes: tuple[str, ...]
     bed_facts: tuple[j.BedFact, ...]
@@ -79,6 +80,12 @@ def make_digest(lines: Sequence[j.Line], verdict: Verdict) -> Digest:
         events=tuple(sorted(seen.values(), key=lambda line: -line.event.severity.rank)),
         leaks=leaks,
         not_audited={k: v for snapshot in audits.values() for k, v in snapshot.unknown.items()},
+        blind={
+            name: why
+            for line in lines
+            if isinstance(line, j.Watching)
+            for name, why in line.blind.items()
+        },
         workers=tuple(
             line
             for line in lines

@@ -24,11 +24,17 @@ COLOURS = {
 }
 
 
+def make_console() -> Console:
+    """Standard output; wide where it is no terminal, so that logs keep their tables whole."""
+    console = Console(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=160)
+
+
 def print_summary(
     lines: Sequence[j.Line], verdict: Verdict, run_dir: str, console: Console | None = None
 ) -> None:
     """The verdict in one line with its reason, the tables behind it, and where the run is."""
-    out = console or Console(highlight=False, soft_wrap=True)
+    out = console or make_console()
     digest = make_digest(lines, verdict)
     _print_head(out, digest)
     if digest.totals:
@@ -147,6 +153,9 @@ def _print_rest(out: Console, digest: Digest) -> None:
         out.print(Text(f"leak: {leak}", style="red"))
     for name, why in digest.not_audited.items():
         out.print(Text(f"not checked for leaks: {name}: {why}"))
+    if digest.blind:
+        words = "; ".join(f"{name}: {why}" for name, why in digest.blind.items())
+        out.print(Text(f"not watched: {words}", style="dim"))
     for worker in digest.workers:
         out.print(Text(f"worker {worker.worker} {worker.state}: {worker.reason}", style="red"))
         for call in worker.calls[:4]:

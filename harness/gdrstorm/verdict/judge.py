@@ -295,9 +295,7 @@ def _pass_reason(facts: Facts, expect: Expect) -> str:
     if notable:
         parts.append(f"{sum(e.count for e in notable)} corrected events")
     if facts.blind:
-        parts.append(
-            f"not watched: {', '.join(f'{name} ({why})' for name, why in facts.blind.items())}"
-        )
+        parts.append(f"not watched: {', '.join(facts.blind)}")
     unknown = set()
     for audit in facts.audits.values():
         unknown |= set(audit.snapshot.unknown)

@@ -22,7 +22,7 @@ def test_verdict_is_the_one_given_on_the_gpu(path: Path) -> None:
     lines = list(read_journal(path))
     given = next(line.verdict for line in lines if isinstance(line, j.Judged))
     again = judge([line for line in lines if not isinstance(line, j.Judged)])
-    assert again == given
+    assert (again.word, again.findings) == (given.word, given.findings)
     assert again.word is (Word.FAIL if path.name.endswith(FAILING) else Word.PASS)
 
 

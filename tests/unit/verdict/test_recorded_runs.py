@@ -25,7 +25,7 @@ def test_judge_agrees_with_the_run(path: Path) -> None:
     verdict = judge(lines)
     recorded = [line.verdict for line in lines if isinstance(line, j.Judged)]
     if recorded:
-        assert verdict == recorded[-1]
+        assert (verdict.word, verdict.findings) == (recorded[-1].word, recorded[-1].findings)
     else:
         # cut off: the file is named after what it must give
         assert path.name.startswith(verdict.word.value.lower()), verdict
