@@ -23,7 +23,7 @@ _ERRNO = re.compile(r"(?<![\w-])(-\d{1,3})\b(?!\.)")
 _PLACE = re.compile(r"\b([a-z_]\w+):\d+:\(pid \d+\)")
 _HARMLESS = re.compile(
     r"not advertised|Supported|capab|[Ff]irmware version|is not supported|not supported|recovered|enabled|"
-    r"Rate limit|Waiting for FW|E-Switch|timeout abort in|vendor specific ID"
+    r"Rate limit|Waiting for FW|E-Switch|timeout abort in|mlx5_pci_vsc_init"
 )
 
 
