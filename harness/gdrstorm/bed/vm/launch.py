@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -99,24 +100,11 @@ def launch(
         pairs = {name: socket.socketpair() for name in Sockets.__struct_fields__}
         sockets_made += [end for pair in pairs.values() for end in pair]
         theirs = {name: pair[1].fileno() for name, pair in pairs.items()}
-        hcas = tuple(workdir / f"hca{number}.sock" for number in range(options.hca))
-        control = workdir / "control.sock" if hcas else None
-        files = qemu.Files(
-            tree=tree_dir(),
-            kernel=(options.kernel or kernel_path(image)).absolute(),
-            initramfs=workdir / "initramfs",
-            package=package,
-            console_log=console_log(run_dir),
-            hca_sockets=hcas,
-            tsc_khz=measure_tsc_khz() if accel is Accel.TCG else None,
-        )
-        processes = [_model(options, hcas, control, run_dir)] if control else []
-        processes.append(_qemu(options, files, accel, theirs, run_dir))
         spec = Spec(
             directory=str(workdir),
             remove=[str(workdir)],
             remove_if_orphaned=[str(run_dir)] if is_temporary else [],
-            processes=processes,
+            processes=list(_processes(image, options, accel, workdir, run_dir, package, theirs)),
         )
         supervisor = _start_supervisor(theirs, run_dir)
         sockets = Sockets(**{name: pair[0] for name, pair in pairs.items()})
@@ -128,7 +116,37 @@ def launch(
         raise
     for pair in pairs.values():
         pair[1].close()
+    control = _control(workdir) if options.hca else None
     return Launched(workdir=workdir, sockets=sockets, supervisor=supervisor, control=control)
+
+
+def _control(workdir: Path) -> Path:
+    return workdir / "control.sock"
+
+
+def _processes(
+    image: Image,
+    options: BedOptions,
+    accel: Accel,
+    workdir: Path,
+    run_dir: Path,
+    package: Path,
+    fds: dict[str, int],
+) -> Iterator[Process]:
+    """The device model, where there are HCAs to serve, then QEMU."""
+    hcas = tuple(workdir / f"hca{number}.sock" for number in range(options.hca))
+    files = qemu.Files(
+        tree=tree_dir(),
+        kernel=(options.kernel or kernel_path(image)).absolute(),
+        initramfs=workdir / "initramfs",
+        package=package,
+        console_log=console_log(run_dir),
+        hca_sockets=hcas,
+        tsc_khz=measure_tsc_khz() if accel is Accel.TCG else None,
+    )
+    if hcas:
+        yield _model(options, hcas, _control(workdir), run_dir)
+    yield _qemu(options, files, accel, fds, run_dir)
 
 
 def _model(options: BedOptions, hcas: tuple[Path, ...], control: Path, run_dir: Path) -> Process:
