@@ -195,7 +195,7 @@ class MkeyTable:
 
     def create(self, context: Buffer, translation_octowords: int) -> Mkey:
         """A new key with the next free index of 24 bits; reused only after the others."""
-        for _ in range(1 << 16):
+        for _ in range(len(self.keys) + 1):
             index = self._next
             self._next = self._next + 1 if self._next < 0xFFFFF0 else self.FIRST_INDEX
             if index not in self.keys:
