@@ -27,7 +27,9 @@ from gdrstorm.bed.vm import (
     Outcome,
     QemuDiedError,
     State,
+    read_image,
 )
+from gdrstorm.bed.vm.image import modules_path
 from gdrstorm.bed.vm.workdir import PREFIX
 
 pytestmark = pytest.mark.vm
@@ -208,6 +210,20 @@ def test_panic(tmp_path: Path) -> None:
     console = caught.value.console_path.read_bytes()
     assert b"Call Trace" in console and b"Kernel panic - not syncing" in console
     assert leftovers(bed) == []
+
+
+def test_kernel_of_ones_own(tmp_path: Path) -> None:
+    """A compressed image and a modules directory from outside the tree's own places."""
+    record = read_image()
+    modules = tmp_path / "modules" / record.kernel_release
+    modules.parent.mkdir()
+    modules.symlink_to(modules_path(record))
+    kernel = tmp_path / "bzImage"
+    kernel.symlink_to(modules_path(record) / "vmlinuz")
+    options = BedOptions(hca=0, rxe=True, kernel=kernel, modules=modules)
+    with Bed(options, run_dir=tmp_path / "run") as bed:
+        assert bed.guest["rdma"] == ["rxe0"]
+        assert shell(bed, "mount | grep -c ' /usr/lib/modules/'").strip() == "1"
 
 
 def test_hang(tmp_path: Path) -> None:
