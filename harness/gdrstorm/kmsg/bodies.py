@@ -414,6 +414,8 @@ ABSORBERS: dict[Body, Callable[[Draft, Line], Part]] = {
 # Bodies whose lines look like ordinary text: while one is open, every line is shown to it.
 # A GSP dump becomes one when its own stack dump begins.
 GREEDY = frozenset({Body.TRACE, Body.OOM, Body.SMMU, Body.CQE})
+# Bodies whose lines all have the prefix of one of their devices (but for the victims of a failed recovery).
+KEYED = frozenset({Body.AER, Body.DPC, Body.HEALTH})
 
 
 def complete(draft: Draft) -> None:

@@ -59,6 +59,7 @@ class Draft:
     closed: bool = False
     announced: bool = False
     greedy: bool = False
+    keyed: bool = False
     patience_ns: int = 5_000_000_000
     patience_records: int = 24
     row: int = 0

@@ -157,7 +157,12 @@ class Classifier:
         ]
 
     def _examine(self, line: Line, listeners: list[Draft], events: list[Event]) -> None:
+        bdf = line.bdf
+        victim = "can't recover" in line.text
         for draft in listeners[::-1]:
+            # Most open reports wait for lines of one device: no need to ask them about others.
+            if draft.keyed and bdf not in draft.devices and not victim:
+                continue
             if self._late(draft):
                 self._close(draft, events)
                 continue
@@ -188,6 +193,7 @@ class Classifier:
         )
         draft.absorber = bodies.ABSORBERS[draft.body]
         draft.greedy = draft.body in bodies.GREEDY
+        draft.keyed = draft.body in bodies.KEYED
         draft.patience_ns, draft.patience_records = _PATIENCE.get(draft.body, _DEFAULT_PATIENCE)
         if draft.body is Body.RECORD:
             bodies.record_detail(draft, text)
@@ -333,7 +339,7 @@ def _join(prelude: Draft, draft: Draft) -> None:
     else:
         prelude.awaits = draft.awaits
     if not strong:
-        prelude.absorber, prelude.greedy = draft.absorber, draft.greedy
+        prelude.absorber, prelude.greedy, prelude.keyed = draft.absorber, draft.greedy, draft.keyed
         prelude.patience_ns, prelude.patience_records = draft.patience_ns, draft.patience_records
     prelude.raise_severity(draft.severity)
     prelude.weak = draft.weak
