@@ -13,6 +13,7 @@ def override_bed(
     *,
     hca: int | None = None,
     bars: Sequence[str] = (),
+    link_layer: str = "",
     topology: str = "",
     iommu: str = "",
     domain: str = "",
@@ -33,6 +34,7 @@ def override_bed(
     given: dict[str, Any] = {}
     problems = []
     for name, text, kind in (
+        ("link_layer", link_layer, o.LinkLayer),
         ("topology", topology, o.Topology),
         ("iommu", iommu, o.Iommu),
         ("domain", domain, o.Domain),
@@ -43,7 +45,7 @@ def override_bed(
         try:
             given[name] = f.choice(kind)(text)
         except ValueError as error:
-            problems.append(f"--{name} {error}")
+            problems.append(f"--{name.replace('_', '-')} {error}")
     try:
         if bars:
             given["bars"] = tuple(parse_size(bar) for bar in bars)

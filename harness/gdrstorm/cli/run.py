@@ -33,6 +33,10 @@ def run(
     ),
     duration: str = typer.Option("", help="Length of each timed phase, as 30s or 2h."),
     out: Path | None = typer.Option(None, help="Directory for run directories; default ./runs."),
+    baseline: Path | None = typer.Option(
+        None,
+        help="Report every kernel line that this baseline (gdrstorm kmsg --record-baseline) has not seen.",
+    ),
     json: bool = typer.Option(
         False, "--json", help="Print one JSON object at the end, nothing else."
     ),
@@ -42,6 +46,7 @@ def run(
     bar: list[str] = typer.Option(
         [], help="Size of a PCI BAR for exporter vfio; repeat.", rich_help_panel=_BED
     ),
+    link_layer: str = typer.Option("", help="ethernet or infiniband.", rich_help_panel=_BED),
     topology: str = typer.Option("", help="pix, phb, node or sys.", rich_help_panel=_BED),
     iommu: str = typer.Option("", help="none, intel, virtio or amd.", rich_help_panel=_BED),
     domain: str = typer.Option("", help="identity or translated.", rich_help_panel=_BED),
@@ -100,10 +105,11 @@ def run(
         seed=seed,
         duration_ns=duration_ns,
         plants=tuple(plant),
+        baseline=_read_baseline(baseline),
         argv=tuple(_argv()),
     )
     overrides = override_bed(
-        hca=hca, bars=bar, topology=topology, iommu=iommu, domain=domain, smp=smp, memory=memory,
+        hca=hca, bars=bar, link_layer=link_layer, topology=topology, iommu=iommu, domain=domain, smp=smp, memory=memory,
         cpu=cpu, accel=accel, kernel=kernel, modules=modules, append=append, timeout=timeout,
     )  # fmt: skip
     _check_names(options)
@@ -113,6 +119,18 @@ def run(
     for scenario in found:
         code = max(code, _run_one(scenario, options, overrides, out, json), key=_badness)
     raise typer.Exit(code)
+
+
+def _read_baseline(path: Path | None) -> frozenset[str]:
+    from gdrstorm.errors import UsageError
+    from gdrstorm.kmsg.baseline import read_baseline
+
+    if path is None:
+        return frozenset()
+    try:
+        return read_baseline(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read baseline {path}: {error}") from None
 
 
 def _argv() -> list[str]:

@@ -45,14 +45,19 @@ def arm_plants(control: Path, texts: Sequence[str], write: Callable[[j.Line], ob
             write(j.BedFact(what="plant", detail=f"{number}: {text}"))
 
 
-def record_model_view(control: Path, write: Callable[[j.Line], object]) -> None:
-    """Counts and oracle reports of the device model; a model that does not answer is a note, not a failure."""
+def record_model_view(control: Path, write: Callable[[j.Line], object]) -> str:
+    """Counts and oracle reports of the device model. Returns what makes the bed itself doubtful, or nothing.
+
+    A model that does not answer is a note, not a failure: a plant may have silenced it.
+    """
     try:
         with ControlClient.connect(control) as client:
             report = client.oracle().report
+            plants = client.counts().plants
+            ports = client.status().ports
     except ControlError as error:
         write(j.Note(text=f"the device model did not tell what it saw: {error}"))
-        return
+        return ""
     done = sum(report.wqes.values())
     commands = sum(report.commands.values())
     write(
@@ -76,6 +81,11 @@ def record_model_view(control: Path, write: Callable[[j.Line], object]) -> None:
         write(j.Note(text=f"the driver left objects in the device at {leak.when}: {left}"))
     for anomaly in report.anomalies[:_SHOWN]:
         write(j.Note(text=f"device model: {anomaly.what}"))
+    for plant in plants:
+        if not plant.struck:
+            write(j.Note(text=f"plant {plant.number} never struck: it has shown nothing"))
+    faulty = next((port for port in ports if port.device_faults), None)
+    return f"the device model failed: {faulty.last_device_fault}" if faulty else ""
 
 
 def _stray_text(report: OracleReport) -> str:

@@ -89,7 +89,8 @@ def start(
     if where is Where.VM:
         cannot = vm_cannot(scenario, options)
         if reason and not cannot:
-            say(f"on the VM bed, emulated, because this machine cannot: {reason}")
+            short = reason.partition(": ")[0]
+            say(f"on the VM bed, emulated: {short} (gdrstorm check tells more)")
         return run_dir, run_in_vm(
             scenario, options, bed_options(scenario, overrides), run_dir, observers, say, cannot
         )

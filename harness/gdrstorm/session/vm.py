@@ -145,9 +145,8 @@ def _run(
             command.write_stdin(b"")
             status = _wait(command, _limit_s(scenario, options), output.write)
         bed.drain_journal()
-        if bed_options.hca:
-            record_model_view(bed.control, forwarder.write)
-    _write_end(forwarder, status)
+        doubt = record_model_view(bed.control, forwarder.write) if bed_options.hca else ""
+    _write_end(forwarder, status, doubt)
 
 
 def _limit_s(scenario: Scenario, options: RunOptions) -> float:
@@ -169,10 +168,12 @@ def _wait(command: RunningCommand, limit_s: float, take: Callable[[bytes], objec
         return command.wait(max(30.0, min(60.0, deadline - time.monotonic())), keep, keep).status
 
 
-def _write_end(forwarder: _Forwarder, status: int) -> None:
+def _write_end(forwarder: _Forwarder, status: int, doubt: str) -> None:
     for bad in forwarder.bad[:5]:
         forwarder.write(j.Note(text=f"a journal line of the guest could not be read: {bad}"))
-    if forwarder.end is not None:
+    if doubt:
+        forwarder.write(j.End(how="broken", detail=doubt), sync=True)
+    elif forwarder.end is not None:
         forwarder.write(j.End(how=forwarder.end.how, detail=forwarder.end.detail), sync=True)
     else:
         detail = f"the run in the guest ended with status {status} and without an end line, see guest-output.txt"
