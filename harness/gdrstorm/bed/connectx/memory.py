@@ -158,6 +158,14 @@ class PagedBuffer:
             self._memory.read(at, length) for at, length in self._pieces(position, size)
         )
 
+    def read_ahead(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`, as far as one page and the ring go. DmaError."""
+        position %= self.size_bytes
+        place = position + self._offset
+        inside = place & self._page_mask
+        size = min(size, self._page_mask + 1 - inside, self.size_bytes - position)
+        return self._memory.read(self._pages[place >> self._page_shift] + inside, size)
+
     def write(self, position: int, data: bytes | bytearray) -> None:
         """Store an element of a ring. Raises DmaError."""
         done = 0

@@ -30,7 +30,7 @@ MTT_WRITE: Final = 2
 MTT_ADDRESS: Final = ~0xFFF & (1 << 64) - 1
 MAX_INDIRECTION: Final = 4
 MAX_TRANSLATION_BYTES: Final = 1 << 28
-_WRITES: Final = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.ATOMIC)
+_WRITES: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.ATOMIC
 
 
 class Refused(Exception):
@@ -210,8 +210,7 @@ class MkeyTable:
         """Guest ranges behind `size` bytes at `address` of `key`. Raises Refused."""
         if who.reserved_lkey and key == self.RESERVED_LKEY:
             return [Span(address, size)] if size else []
-        # A plain int: the operators of IntFlag are slow.
-        return self._translate(key, address, size, int(access), who, MAX_INDIRECTION)
+        return self._translate(key, address, size, access, who, MAX_INDIRECTION)
 
     def find(self, key: int, address: int, size: int) -> Mkey:
         """The live key of that number. Raises Refused."""

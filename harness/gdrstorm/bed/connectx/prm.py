@@ -316,8 +316,11 @@ class AccessMode(enum.IntEnum):
     KSM = 3
 
 
-class Access(enum.IntFlag):
-    """Permission bits of an mkey, in the order of the mkc layout."""
+# Bits are IntEnum, not IntFlag, whose operators are Python and slow: they make plain numbers.
+
+
+class Access(enum.IntEnum):
+    """Permission bits of an mkey."""
 
     LOCAL_READ = 1
     LOCAL_WRITE = 2
@@ -326,7 +329,7 @@ class Access(enum.IntFlag):
     ATOMIC = 16
 
 
-class MkeyMask(enum.IntFlag):
+class MkeyMask(enum.IntEnum):
     """MLX5_MKEY_MASK_*: which fields a UMR changes."""
 
     LENGTH = 1 << 0
@@ -344,7 +347,7 @@ class MkeyMask(enum.IntFlag):
     FREE = 1 << 29
 
 
-class UmrFlag(enum.IntFlag):
+class UmrFlag(enum.IntEnum):
     """MLX5_UMR_*: flags of a UMR control segment."""
 
     TRANSLATION_OFFSET = 1 << 4

@@ -28,7 +28,7 @@ from gdrstorm.bed.connectx.wqe import Sge, parse_receive
 from gdrstorm.bed.vfio_user.device import Timer
 
 _COUNTER_MASK: Final = 0xFFFF
-_PATH_BYTES: Final = 0x2C
+_READ_AHEAD_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,10 @@ class SendRing:
     def read(self) -> bytes:
         """The whole WQE at the consumer. DmaError."""
         at = self.consumer % self.blocks * WQE_BB_BYTES
-        raw = self.buffer.read(at, WQE_BB_BYTES)
+        # Most requests fit into this, so that one access is enough.
+        raw = self.buffer.read_ahead(at, _READ_AHEAD_BYTES)
         segments = raw[7] & 0x3F
-        if segments * SEGMENT_BYTES > WQE_BB_BYTES:
+        if segments * SEGMENT_BYTES > len(raw):
             raw = self.buffer.read(at, segments * SEGMENT_BYTES)
         return raw
 
