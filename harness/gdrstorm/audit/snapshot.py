@@ -7,6 +7,7 @@ Sources: debugfs dma_buf/bufinfo (drivers/dma-buf/dma-buf.c: dma_buf_debug_show)
 from __future__ import annotations
 
 import re
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,15 +26,23 @@ def parse_bufinfo(text: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def read_dmabufs(path: Path = Path("/sys/kernel/debug/dma_buf/bufinfo")) -> Snapshot:
-    """All dma-bufs of this kernel, whoever made them."""
+def read_dmabufs(
+    path: Path = Path("/sys/kernel/debug/dma_buf/bufinfo"), limit_s: float = 5.0
+) -> Snapshot:
+    """All dma-bufs of this kernel, whoever made them.
+
+    The kernel takes every buffer's reservation lock for this file, so a call that hangs with one held would hang the
+    reader, too: another process reads it, with a limit.
+    """
     name = "dma-buf objects"
     try:
-        parsed = parse_bufinfo(path.read_text())
-    except OSError as error:
-        return Snapshot(
-            unknown={name: f"{path}: {error.strerror} (needs root and debugfs mounted)"}
-        )
+        done = subprocess.run(["cat", str(path)], capture_output=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return Snapshot(unknown={name: f"{path} does not answer: a buffer's lock is held"})
+    if done.returncode:
+        why = f"{path} cannot be read (needs root and debugfs mounted)"
+        return Snapshot(unknown={name: why})
+    parsed = parse_bufinfo(done.stdout.decode(errors="replace"))
     if parsed is None:
         return Snapshot(unknown={name: f"{path} has no line `Total N objects`"})
     return Snapshot((Counter(name, parsed[0]), Counter("dma-buf memory", parsed[1], "bytes")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def test_bufinfo_that_cannot_be_read_is_unknown_not_zero(tmp_path: Path) -> None
     assert "needs root" in missing.unknown["dma-buf objects"]
     (tmp_path / "odd").write_text("?")
     assert read_dmabufs(tmp_path / "odd").unknown
+
+
+def test_bufinfo_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert (
+        "does not answer" in read_dmabufs(tmp_path / "fifo", limit_s=0.2).unknown["dma-buf objects"]
+    )
 
 
 def test_an_rdma_device_that_is_not_there_is_unknown() -> None:
