@@ -19,7 +19,7 @@ from gdrstorm.bed.connectx.options import ConnectXOptions
 from gdrstorm.bed.connectx.oracle import Leak, Oracle
 from gdrstorm.bed.connectx.pagefault import PageFaults
 from gdrstorm.bed.connectx.plant import Saboteur
-from gdrstorm.bed.connectx.prm import Event, EventSource, QpType
+from gdrstorm.bed.connectx.prm import Event, EventSource, QpType, WqState
 from gdrstorm.bed.connectx.qp import QueuePair
 from gdrstorm.bed.connectx.roce import Port
 from gdrstorm.bed.connectx.srq import SharedReceiveQueue
@@ -146,6 +146,23 @@ class Function:
     def record_leaks(self, when: str, objects: dict[str, int]) -> None:
         if objects:
             self.oracle.leak(Leak(self.now_ns(), self.index, when, objects))
+
+    def forget_objects(self) -> None:
+        """Drop all that the driver made; nothing of it may reach the guest again."""
+        self.faults.clear()
+        for qp in self.qps.values():
+            qp.cancel()
+        for sq in self.sqs.values():
+            sq.state = WqState.RESET
+        for objects in (self.eqs.queues, self.cqs, self.qps, self.srqs, self.sqs, self.rqs):
+            objects.clear()
+        self.mkeys.keys.clear()
+        for numbers in (self.cq_numbers, self.queue_numbers, *self.plain.values()):
+            numbers.used.clear()
+        self.steering = Steering()
+        self.pages.clear()
+        # Joining again leaves the multicast groups of the old QPs.
+        self.fabric.join(self)
 
     def kill(self) -> None:
         """End this incarnation: nothing of it may reach the guest again."""

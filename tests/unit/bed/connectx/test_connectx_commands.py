@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from connectx_guest import MEMORY_BYTES, Guest
+from connectx_guest import MEMORY_BYTES, Guest, inline
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ from gdrstorm.bed.connectx.layouts import (
 )
 from gdrstorm.bed.connectx.options import ConnectXOptions, LinkLayer
 from gdrstorm.bed.connectx.plant import CommandPlant, Mishap
-from gdrstorm.bed.connectx.prm import CapGroup, Delivery, Event, Op, Status
+from gdrstorm.bed.connectx.prm import CapGroup, Delivery, Event, Op, Status, WqeOp
 
 SLOTS = 0x80000
 MAILBOX_IN = 0x90000
@@ -253,6 +253,63 @@ def test_completion_event_only_for_commands_after_the_queue_was_made() -> None:
     submit(guest, 5, struct.pack(">H14x", Op.NOP), 16)
     ((kind, _, data),) = guest.events(guest.eq_base)
     assert (kind, int.from_bytes(data[:4], "big")) == (Event.COMMAND, 1 << 5)
+
+
+# A driver that comes back without a reset
+
+
+def give_page(guest: Guest) -> None:
+    request = bytearray(ManagePagesInLayout.SIZE_BYTES)
+    request[6:8] = (1).to_bytes(2, "big")
+    ManagePagesInLayout.input_num_entries.put(request, 1)
+    guest.succeed(Op.MANAGE_PAGES, request + struct.pack(">Q", 0x5000))
+
+
+def test_enable_after_a_clean_end_finds_no_leftovers() -> None:
+    guest = Guest()
+    start(guest)
+    submit(guest, 0, struct.pack(">H14x", Op.ENABLE_HCA), 16)
+    assert status(guest, 0) == 0
+    assert guest.oracle.snapshot().leaks == ()
+
+
+def test_enable_drops_what_an_earlier_driver_left_and_counts_it() -> None:
+    guest = Guest()
+    start(guest)
+    guest.make_eq(mask=1 << Event.COMMAND)
+    qp = guest.make_qp()
+    guest.connect(qp, guest, qp)
+    # Waits for a receive: it has a timer.
+    guest.send(qp, WqeOp.SEND, inline(b"x"))
+    guest.function.fabric.attach(guest.gid, guest.index, qp.number)
+    guest.make_mr(4096)
+    guest.succeed(Op.ALLOC_PD, bytes(16))
+    give_page(guest)
+    submit(guest, 0, struct.pack(">H14x", Op.ENABLE_HCA), 16)
+    assert status(guest, 0) == 0
+    (leak,) = guest.oracle.snapshot().leaks
+    assert leak.when == "ENABLE_HCA"
+    assert leak.objects == {"eq": 1, "qp": 1, "cq": 2, "mkey": 1, "pd": 1, "page": 1}
+    assert guest.function.live_objects() == {}
+    assert guest.function.fabric._groups == {guest.gid: set()}
+    assert not any(timer.run for _, _, timer in guest.ctx._timers)
+    before = bytes(guest.ctx.memory)
+    guest.ctx.pass_time(10)
+    assert bytes(guest.ctx.memory) == before
+
+
+def test_commands_after_enable_are_told_to_the_new_event_queue_alone() -> None:
+    guest = Guest()
+    start(guest)
+    guest.make_eq(mask=1 << Event.COMMAND)
+    old = guest.eq_base
+    submit(guest, 0, struct.pack(">H14x", Op.ENABLE_HCA), 16)
+    assert guest.events(old) == []
+    guest.make_eq(mask=1 << Event.COMMAND)
+    submit(guest, 5, struct.pack(">H14x", Op.NOP), 16)
+    ((_, _, data),) = guest.events(guest.eq_base)
+    assert int.from_bytes(data[:4], "big") == 1 << 5
+    assert guest.events(old) == []
 
 
 # Plants
