@@ -37,8 +37,15 @@ def test_no_sizes(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("500us", 500_000), ("20ms", 20_000_000), ("1.5 m", 90 * 10**9), ("2h", 7200 * 10**9), ("7ns", 7), ("1min", 60 * 10**9)],
-)  # fmt: skip
+    [
+        ("500us", 500_000),
+        ("20ms", 20_000_000),
+        ("1.5 m", 90 * 10**9),
+        ("2h", 7200 * 10**9),
+        ("7ns", 7),
+        ("1min", 60 * 10**9),
+    ],
+)
 def test_durations(text: str, value: int) -> None:
     assert parse_duration(text) == value
 

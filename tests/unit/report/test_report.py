@@ -62,7 +62,8 @@ def text() -> str:
 @pytest.mark.parametrize(
     "words",
     ["EMULATED", "seed 42", "verbs mlx5_0 (emulated)", "ENOTSUPP 2 times: the exporter refused", "length 0",
-     "Xid 79 <GPU>", "synthetic", "thread 1 is in DEREG", "mlx5r_umr_post_send_wait", "unfair", "the_lock", "FAIL", "/runs/r1"],
+     "Xid 79 <GPU>", "synthetic", "thread 1 is in DEREG", "mlx5r_umr_post_send_wait", "unfair",
+     "the_lock", "FAIL", "/runs/r1"],
 )  # fmt: skip
 def test_the_text_shows(words: str) -> None:
     assert words in text()
