@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 SETUP := build/.setup
 NATIVE := harness/gdrstorm/engine/_native.abi3.so
 PACKAGES := python3 python3-venv python3-dev python3-pyverbs ibverbs-providers libibverbs1 gcc libc6-dev make mmdebstrap \
-	zstd iproute2 kmod
+	debian-archive-keyring zstd iproute2 kmod
 SCENARIO ?= storm/private-buffer
 
 .PHONY: setup packages native bed run test test-unit test-vm test-gpu lint bench matrix clean
