@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-_SIZE = re.compile(r"([0-9]+)\s*(B|KiB|MiB|GiB|TiB|K|M|G|T)?", re.IGNORECASE)
+# The number of digits is bounded: longer ones are no int of Python, or infinite as a float.
+_SIZE = re.compile(r"([0-9]{1,20})\s*(B|KiB|MiB|GiB|TiB|K|M|G|T)?", re.IGNORECASE)
 _SIZE_STEP = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s|m|min|h)")
+_TIME = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(ns|us|ms|s|m|min|h)")
 _TIME_NS = {
     "ns": 1,
     "us": 1_000,

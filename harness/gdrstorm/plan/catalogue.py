@@ -29,11 +29,16 @@ def list_names(directory: Path | None = None) -> list[str]:
 def find_scenario(name: str) -> Scenario:
     """A shipped scenario by name (`storm/deep`), or a file by path. Raises UsageError when there is neither."""
     shipped = scenario_dir() / f"{name}.toml"
-    if shipped.is_file():
-        return read_scenario(shipped, name)
     path = Path(name)
-    if path.suffix == ".toml" or path.exists():
-        return read_scenario(path)
+    try:
+        if shipped.is_file():
+            return read_scenario(shipped, name)
+        if path.suffix == ".toml" or path.exists():
+            return read_scenario(path)
+    except OSError as error:  # a name that is too long, a directory that may not be searched
+        raise UsageError(
+            f"cannot read scenario {name[:80]}: {error.strerror}", "gdrstorm list shows all"
+        ) from None
     known = list_names()
     raise UsageError(
         f'no scenario "{name}"{nearest(name, known)}',

@@ -17,6 +17,9 @@ from gdrstorm.model.op import Op
 
 Parser = Callable[[Any], Any]
 
+#: longest name of a phase or group; a line of the kernel log has room for it and more
+_NAME_BYTES = 128
+
 # include/uapi/rdma/ib_user_ioctl_verbs.h: enum ib_uverbs_access_flags
 ACCESS_FLAGS = {
     "LOCAL_WRITE": 1,
@@ -57,6 +60,14 @@ def text(value: Any) -> str:
     return value.strip()
 
 
+def name(value: Any) -> str:
+    """A name of a phase or group: it goes into kernel log markers and onto terminals."""
+    found = text(value)
+    if len(found.encode("utf-8", "replace")) > _NAME_BYTES or not found.isprintable():
+        raise ValueError(f"must be at most {_NAME_BYTES} printable bytes, is {found[:80]!r}")
+    return found
+
+
 def boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"must be true or false, is {_kind(value)}")
@@ -86,6 +97,17 @@ def size(low: int = 0, high: int = 1 << 44) -> Parser:
                 f"must be from {units.format_size(low)} to {units.format_size(high)}, is {number}"
             )
         return number
+
+    return parse
+
+
+def size_text(low: int, high: int) -> Parser:
+    """A size as it was written, once it is known to be one."""
+    check = size(low, high)
+
+    def parse(value: Any) -> str:
+        check(value)
+        return str(value)
 
     return parse
 

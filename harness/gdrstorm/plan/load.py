@@ -14,6 +14,7 @@ from typing import Any
 from gdrstorm import units
 from gdrstorm.errors import UsageError
 from gdrstorm.model import scenario as m
+from gdrstorm.model.event import EventClass
 from gdrstorm.model.op import RELEASE_OPS, Op, Order, Share
 from gdrstorm.plan import fields as f
 from gdrstorm.plan.toml_lines import LineMap
@@ -31,7 +32,7 @@ MEMORY = {
     "share": f.Field(f.choice(Share)),
 }
 GROUP = {
-    "name": f.Field(f.text),
+    "name": f.Field(f.name),
     "processes": f.Field(f.integer(1, 64)),
     "threads": f.Field(f.integer(1, 256)),
     "cycle": f.Field(f.list_of(f.operation, low=1, high=32)),
@@ -63,7 +64,7 @@ NEEDS = {
 }
 BED = {
     "hca": f.Field(f.integer(0, 2)),
-    "bars": f.Field(f.list_of(f.text, high=8)),
+    "bars": f.Field(f.list_of(f.size_text(4096, 16 << 30), high=8)),
     "topology": f.Field(f.word(("pix", "phb", "node", "sys"))),
     "iommu": f.Field(f.word(("none", "intel", "virtio", "amd"))),
     "domain": f.Field(f.word(("identity", "translated"))),
@@ -76,7 +77,7 @@ ERROR = {
     "count": f.Field(f.integer(1, 1 << 40)),
 }
 FAULT = {
-    "class": f.Field(f.text, required=True),
+    "class": f.Field(f.word(c.value for c in EventClass), required=True),
     "device": f.Field(f.text),
     "code": f.Field(f.text),
     "how": f.Field(f.choice(m.How)),
@@ -415,4 +416,9 @@ def read_scenario(path: Path, name: str | None = None) -> m.Scenario:
             f"cannot read scenario {path}: not UTF-8 at byte {error.start}",
             "scenario files are TOML",
         ) from None
-    return parse_scenario(text, name or path.stem, str(path))
+    return parse_scenario(text, name or _name_of(path), str(path))
+
+
+def _name_of(path: Path) -> str:
+    """The name of a user's file, with a `_` for what no terminal, journal or directory should get."""
+    return "".join(c if c.isprintable() else "_" for c in path.stem)[:128]

@@ -191,3 +191,28 @@ def test_mutated_files_give_a_scenario_or_problems(text: str, data: st.DataObjec
 def test_any_text_gives_problems_not_a_crash(text: str) -> None:
     with pytest.raises(ScenarioError):
         parse_scenario(text, "x", "x.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('"storm"', '"' + "s" * 129 + '"', "phase[0].name must be at most 128 printable bytes"),
+        ('"storm"', '"a\\u001b[31m"', "phase[0].name must be at most 128 printable bytes"),
+        ('"1m"', '"' + "9" * 400 + 's"', "time_limit not a duration"),
+        ('"1MiB"', '"' + "9" * 5000 + '"', "memory.size not a size"),
+        ("[memory]", '[bed]\nbars = ["x"]\n[memory]', "bed.bars not a size: 'x'"),
+        ("[memory]", "[bed]\nbars = [17]\n[memory]", "bed.bars must be from 4KiB to 16GiB"),
+        (
+            "[memory]",
+            '[[expect.fault]]\nclass = "xids"\n[memory]',
+            "expect.fault[0].class must be one of xid, nvrm",
+        ),
+    ],
+)
+def test_values_that_a_run_could_not_use(old: str, new: str, reason: str) -> None:
+    assert any(reason in problem for problem in problems(GOOD.replace(old, new, 1)))
+
+
+def test_bars_stay_as_they_were_written() -> None:
+    text = GOOD.replace("[memory]", '[bed]\nbars = ["16MiB", 4096]\n[memory]')
+    assert parse_scenario(text, "x", "x.toml").bed.bars == ("16MiB", "4096")
