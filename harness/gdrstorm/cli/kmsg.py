@@ -102,7 +102,6 @@ def _device_records(path: Path, follow: bool, since: str | None) -> Iterator[Rec
 
 
 def _text_records(file: str, follow: bool, since: str | None) -> Iterator[Record | Gap | None]:
-    from gdrstorm.kmsg.reader import after_marker
     from gdrstorm.kmsg.record import parse_lines
 
     try:
@@ -119,7 +118,10 @@ def _text_records(file: str, follow: bool, since: str | None) -> Iterator[Record
     with stream:
         growing = follow and file != "-"
         records = parse_lines(_tail(stream) if growing else stream)
-        yield from after_marker(records, since) if since else records
+        # A log without the marker was not looked at: that is no clean log.
+        if since and not any(since in record.text for record in records):
+            raise UsageError(f"marker not found in {file}: {since!r}", "is it another log?")
+        yield from records
 
 
 def _tail(stream: Iterator[str]) -> Iterator[str]:

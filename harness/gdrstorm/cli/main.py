@@ -5,8 +5,10 @@ Exit codes: 0 PASS or done, 1 FAIL, 2 wrong use or bad input, 3 BROKEN, 4 SKIP o
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
+import tempfile
+import traceback
 from typing import Any
 
 import typer
@@ -18,11 +20,14 @@ from gdrstorm.cli.inventory import inventory
 from gdrstorm.cli.judge import judge
 from gdrstorm.cli.kmsg import kmsg
 from gdrstorm.cli.list import list_scenarios
+from gdrstorm.cli.output import give_up_stdout, open_missing_streams
 from gdrstorm.cli.report import report
 from gdrstorm.cli.run import run
 from gdrstorm.cli.topo import topo
-from gdrstorm.errors import GdrstormError
+from gdrstorm.errors import BrokenError, GdrstormError
 
+#: what a shell shows for SIGPIPE; 0 and 1 would be verdicts
+_PIPE_CLOSED = 141
 #: click's base of all command line errors; typer carries its own copy of click in newer versions
 CommandLineError: Any = next(
     c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
@@ -67,8 +72,28 @@ def _root(
     """Stress the kernel path of GPUDirect RDMA over DMA-BUF, and keep the evidence."""
 
 
+def _report_crash(error: Exception) -> int:
+    """One line for an error that nobody expected, the traceback in a file; exit code BROKEN, never FAIL."""
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        give_up_stdout()
+        typer.echo(f"gdrstorm: cannot write the output: {error.strerror}", err=True)
+        return BrokenError.exit_code
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="gdrstorm-crash-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(traceback.format_exc())
+        where = f"the traceback is in {file.name}"
+    except OSError:
+        where = traceback.format_exc()
+    typer.echo(f"gdrstorm: the harness failed: {what} ({where})", err=True)
+    return BrokenError.exit_code
+
+
 def main() -> None:
     """Run the command line and exit; every expected failure is one line on stderr and its exit code."""
+    open_missing_streams()
     try:
         status = app(standalone_mode=False)
     except GdrstormError as error:
@@ -80,9 +105,12 @@ def main() -> None:
     except CommandLineError as error:
         error.show()
         status = error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
+    except (BrokenPipeError, SystemExit):
+        # click and rich answer a closed pipe with SystemExit(1), which would read as FAIL
+        give_up_stdout()
+        status = _PIPE_CLOSED
+    except Exception as error:
+        status = _report_crash(error)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,7 @@ def run(
         cpu=cpu, accel=accel, kernel=kernel, modules=modules, append=append, timeout=timeout,
     )  # fmt: skip
     _check_names(options)
+    _check_tables(found)
     for text in plant:
         parse_plant(text)
     code = 0
@@ -122,21 +124,17 @@ def run(
 
 
 def _read_baseline(path: Path | None) -> frozenset[str]:
-    from gdrstorm.errors import UsageError
     from gdrstorm.kmsg.baseline import read_baseline
 
-    if path is None:
-        return frozenset()
-    try:
-        return read_baseline(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read baseline {path}: {error}") from None
+    return frozenset() if path is None else read_baseline(path)
 
 
 def _argv() -> list[str]:
     import sys
 
-    return ["gdrstorm", *sys.argv[1:]]
+    # the journal is UTF-8, an argument need not be
+    words = (word.encode("utf-8", "backslashreplace").decode() for word in sys.argv[1:])
+    return ["gdrstorm", *words]
 
 
 def _badness(code: int) -> int:
@@ -159,6 +157,23 @@ def _check_names(options: RunOptions) -> None:
             )
 
 
+def _check_tables(scenarios: list[Scenario]) -> None:
+    """Gates that nobody can run are refused before the first scenario starts."""
+    from gdrstorm.errors import UsageError
+    from gdrstorm.model.scenario import Do
+    from gdrstorm.plan.fields import nearest
+    from gdrstorm.stack.tables import table_names
+
+    known = table_names()
+    for scenario in scenarios:
+        for phase in scenario.phases:
+            if phase.do is Do.GATE and phase.table not in known:
+                raise UsageError(
+                    f'{scenario.name}: no gate table "{phase.table}"{nearest(phase.table, known)}',
+                    f"there are: {', '.join(known)}",
+                )
+
+
 def _run_one(
     scenario: Scenario,
     options: RunOptions,
@@ -167,6 +182,7 @@ def _run_one(
     json: bool,
 ) -> int:
     """Run one scenario, show it, and give its exit code."""
+    from gdrstorm.cli.output import give_up_stdout
     from gdrstorm.evidence.journal import read_journal
     from gdrstorm.report.live import live_view
     from gdrstorm.report.text import print_summary, summary_json
@@ -175,8 +191,14 @@ def _run_one(
     with live_view(quiet=json) as view:
         run_dir, verdict = start(scenario, options, overrides, out, (view.take,), view.say)
     lines = read_journal(run_dir)
-    if json:
-        typer.echo(summary_json(lines, verdict, str(run_dir)))
-    else:
-        print_summary(lines, verdict, str(run_dir))
+    try:
+        if json:
+            typer.echo(summary_json(lines, verdict, str(run_dir)))
+        else:
+            print_summary(lines, verdict, str(run_dir))
+    except (OSError, SystemExit):  # rich answers a closed pipe with SystemExit
+        give_up_stdout()
+        how = f"{verdict.word.value}, but its summary could not be printed"
+        with contextlib.suppress(OSError):
+            typer.echo(f"gdrstorm: {how} (gdrstorm report {run_dir})", err=True)
     return verdict.word.exit_code

@@ -106,8 +106,12 @@ def _parse(data: bytes, name: str) -> Iterator[j.Line]:
 
 def journal_path(run: Path) -> Path:
     """The journal of a run directory (or the journal itself). Raises UsageError when there is none."""
-    path = run if run.is_file() else run / JOURNAL
-    if not path.is_file():
+    try:
+        path = run if run.is_file() else run / JOURNAL
+        is_there = path.is_file()
+    except OSError as error:
+        raise UsageError(f"cannot read {str(run)[:80]}: {error.strerror}") from None
+    if not is_there:
         raise UsageError(f"no journal in {run}", "give the directory that gdrstorm run printed")
     return path
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gdrstorm.errors import UsageError
 from gdrstorm.kmsg.record import Record
 from gdrstorm.kmsg.titles import normalise_title
 from gdrstorm.model.event import Event, EventClass, Severity, Source
@@ -31,14 +32,23 @@ def record_baseline(records: Iterable[Record]) -> frozenset[str]:
 
 
 def read_baseline(path: Path) -> frozenset[str]:
-    """Shapes of a baseline file; comment lines are left out."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    """Shapes of a baseline file; comment lines are left out. Raises UsageError when it cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(
+            f"cannot read baseline {path}: {reason}", "make one: gdrstorm kmsg --record-baseline"
+        ) from None
     return frozenset(line for line in lines if line and not line.startswith("# "))
 
 
 def write_baseline(path: Path, shapes: Iterable[str]) -> None:
-    """Write a baseline file, sorted, so that two of them can be compared."""
-    path.write_text("\n".join([_HEADER, *sorted(shapes)]) + "\n", encoding="utf-8")
+    """Write a baseline file, sorted, so that two of them can be compared. Raises UsageError."""
+    try:
+        path.write_text("\n".join([_HEADER, *sorted(shapes)]) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write baseline {path}: {error.strerror}") from None
 
 
 @dataclass(slots=True)

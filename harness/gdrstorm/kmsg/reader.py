@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,16 +25,6 @@ _VERIFY_RECORDS = 100_000
 _MARKER_PRIO = 1 << 3 | 6
 
 ReadCall = Callable[[int, int], bytes]
-
-
-def after_marker(records: Iterable[Record], marker: str) -> Iterator[Record]:
-    """Only what came after the first record that has the marker's text."""
-    found = False
-    for record in records:
-        if found:
-            yield record
-        elif marker in record.text:
-            found = True
 
 
 class KmsgReader:

@@ -22,6 +22,12 @@ from gdrstorm.units import format_ns
 _PLAIN_EVERY_S = 4.0
 
 
+class _LiveConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody looks any more; rich would end the process here, in the middle of the run."""
+        self.quiet = True
+
+
 class View:
     """Takes journal lines; `render` gives the picture of this moment."""
 
@@ -137,7 +143,7 @@ class View:
 @contextmanager
 def live_view(quiet: bool = False) -> Iterator[View]:
     """A view on stderr while a run lasts; nothing at all when `quiet`."""
-    console = Console(
+    console = _LiveConsole(
         file=sys.stderr, highlight=False, quiet=quiet, soft_wrap=not sys.stderr.isatty()
     )
     view = View(console, quiet)

@@ -94,8 +94,12 @@ def _record(
     except UnavailableError as error:
         recorder.write(j.Skipped(reason=str(error)))
         recorder.write(j.End(how="completed"), sync=True)
-    except UsageError:
+    except UsageError as error:
+        recorder.write(j.End(how="broken", detail=f"wrong use: {error}"), sync=True)
         raise
+    except KeyboardInterrupt:
+        # outside of the phases, where no handler of ours stands: still an end, not a machine that went away
+        recorder.write(j.End(how="interrupted", detail="stopped by SIGINT"), sync=True)
     except Exception as error:
         (run_dir / "traceback.txt").write_text(traceback.format_exc())
         known = isinstance(error, GdrstormError)

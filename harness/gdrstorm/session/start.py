@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gdrstorm.bed.vm.options import BedOptions, Domain, Iommu, Topology
+from gdrstorm.bed.vm.options import BedOptions, Domain, Iommu, Topology, check_options
 from gdrstorm.errors import UnavailableError
 from gdrstorm.model.scenario import Scenario
 from gdrstorm.model.verdict import Verdict
@@ -55,7 +55,7 @@ def where_it_runs(scenario: Scenario, options: RunOptions, uid: int) -> tuple[st
 
 
 def bed_options(scenario: Scenario, overrides: Mapping[str, Any]) -> BedOptions:
-    """The bed that the scenario asks for, with the user's options over it."""
+    """The bed that the scenario asks for, with the user's options over it. Raises UsageError when it cannot work."""
     bed = scenario.bed
     asked: dict[str, Any] = {"rxe": bed.rxe}
     if bed.hca is not None:
@@ -68,7 +68,9 @@ def bed_options(scenario: Scenario, overrides: Mapping[str, Any]) -> BedOptions:
         asked["iommu"] = Iommu(bed.iommu)
     if bed.domain:
         asked["domain"] = Domain(bed.domain)
-    return BedOptions(**{**asked, **overrides})
+    made = BedOptions(**{**asked, **overrides})
+    check_options(made)
+    return made
 
 
 def start(
@@ -85,13 +87,12 @@ def start(
     if where is Where.AUTO:
         place, reason = where_it_runs(scenario, options, os.geteuid())
         where = Where.VM if place == "vm" else Where.HOST
+    bed = bed_options(scenario, overrides)  # wrong ones are refused before anything is made
     run_dir = make_run_dir(out, f"{scenario.name.replace('/', '-')}-{new_run_id()}")
     if where is Where.VM:
         cannot = vm_cannot(scenario, options)
         if reason and not cannot:
             short = reason.partition(": ")[0]
             say(f"on the VM bed, emulated: {short} (gdrstorm check tells more)")
-        return run_dir, run_in_vm(
-            scenario, options, bed_options(scenario, overrides), run_dir, observers, say, cannot
-        )
+        return run_dir, run_in_vm(scenario, options, bed, run_dir, observers, say, cannot)
     return run_dir, run_here(scenario, options, run_dir, observers=observers)

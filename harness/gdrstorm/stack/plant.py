@@ -17,8 +17,9 @@ from gdrstorm.errors import CallError, UsageError, errno_value
 from gdrstorm.model.op import Op
 
 _HINT = "write reg=EINVAL/10, reg=EINVAL@10, dereg=hang@100, delay_ns=500 or hang_ns=1000000"
-_PART = re.compile(r"(?P<op>[a-z]+)=(?P<what>[A-Za-z0-9]+)(?P<how>[/@])(?P<n>[1-9][0-9]*)")
-_TIME = re.compile(r"(?P<name>delay_ns|hang_ns)=(?P<ns>[0-9]+)")
+# Counts and times fit the native back end's 64 bits.
+_PART = re.compile(r"(?P<op>[a-z]+)=(?P<what>[A-Za-z0-9]+)(?P<how>[/@])(?P<n>[1-9][0-9]{0,17})")
+_TIME = re.compile(r"(?P<name>delay_ns|hang_ns)=(?P<ns>[0-9]{1,18})")
 _NANOSECOND = 1e-9
 #: Name of the memfds that the fakes take for dma-bufs.
 BUFFER_NAME = "gdrstorm-fake"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gdrstorm.kmsg import reader as module
-from gdrstorm.kmsg.reader import KmsgReader, after_marker, devkmsg_unlimited
+from gdrstorm.kmsg.reader import KmsgReader, devkmsg_unlimited
 from gdrstorm.kmsg.record import Gap, Record
 
 
@@ -114,13 +114,6 @@ def test_marker_that_the_kernel_dropped(path: Path, monkeypatch: pytest.MonkeyPa
 def test_no_marker(path: Path, text: str) -> None:
     with KmsgReader(path) as reader, pytest.raises(ValueError):
         reader.write_marker(text)
-
-
-def test_after_marker() -> None:
-    records = [
-        Record(seq, text) for seq, text in enumerate(["a", "gdrstorm x", "b", "gdrstorm x", "c"])
-    ]
-    assert [r.text for r in after_marker(records, "gdrstorm x")] == ["b", "gdrstorm x", "c"]
 
 
 def test_rate_limit_is_lifted_and_restored_on_every_way_out(tmp_path: Path) -> None:

@@ -129,5 +129,5 @@ def _check_paths(options: BedOptions) -> None:
 def _check_times(options: BedOptions) -> None:
     if options.boot_timeout_s <= 0 or options.hang_s < 6:
         raise UsageError("boot_timeout_s must be above 0 and hang_s at least 6")
-    if options.timeout_s is not None and options.timeout_s <= 0:
-        raise UsageError(f"timeout_s={options.timeout_s}: above 0")
+    if options.timeout_s is not None and not 0 < options.timeout_s < 1e9:
+        raise UsageError(f"timeout_s={options.timeout_s}: above 0 and below 1e9 seconds")

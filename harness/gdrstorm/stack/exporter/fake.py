@@ -55,7 +55,7 @@ class FakeBuf(Descriptor):
 
 
 class FakeExporter:
-    """Always there."""
+    """Always there. A device that is no planted failure is wrong use."""
 
     name = "fake"
 
@@ -65,6 +65,7 @@ class FakeExporter:
 
     @classmethod
     def probe(cls, device: str | None = None) -> Support:
+        parse_plants(device or "")  # what cannot be planted is refused before the run
         return Support(True)
 
     @classmethod

@@ -42,7 +42,12 @@ class Importer(Protocol):
     def describe(self) -> StackPart: ...
 
     def register(
-        self, fd: int, offset_bytes: int, length_bytes: int, iova: int = 0, access: int = ACCESS_DEFAULT
+        self,
+        fd: int,
+        offset_bytes: int,
+        length_bytes: int,
+        iova: int = 0,
+        access: int = ACCESS_DEFAULT,
     ) -> Registration:
         """Attach the dma-buf `fd` and register the range. Raises CallError with the errno, never asserts."""
         ...

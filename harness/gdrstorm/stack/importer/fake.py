@@ -42,7 +42,7 @@ class FakeRegistration:
 
 
 class FakeImporter:
-    """Always there. Keys count up from 1."""
+    """Always there; a device that is no planted failure is wrong use. Keys count up from 1."""
 
     name = "fake"
 
@@ -53,6 +53,7 @@ class FakeImporter:
 
     @classmethod
     def probe(cls, device: str | None = None) -> Support:
+        parse_plants(device or "")  # what cannot be planted is refused before the run
         return Support(True)
 
     @classmethod
