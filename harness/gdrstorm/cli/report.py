@@ -1,4 +1,4 @@
-"""`gdrstorm report`: a run's journal as text, HTML or JUnit."""
+"""`gdrstorm report`: a run's journal as text, HTML, a picture or JUnit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 def report(
     run: Path = typer.Argument(..., help="Run directory, or its journal.jsonl."),
     html: Path | None = typer.Option(None, help="Write an HTML page to this file."),
+    svg: Path | None = typer.Option(None, help="Write the text as an SVG picture to this file."),
     junit: Path | None = typer.Option(None, help="Write JUnit XML to this file."),
     json: bool = typer.Option(False, "--json", help="Print the run's summary as one JSON object."),
 ) -> None:
@@ -18,20 +19,27 @@ def report(
     from gdrstorm.evidence.journal import read_journal
     from gdrstorm.report import junit as junit_report
     from gdrstorm.report import page
-    from gdrstorm.report.text import print_summary, summary_json
+    from gdrstorm.report.text import print_summary, render_svg, summary_json
     from gdrstorm.verdict import judge
 
     lines = read_journal(run)
     verdict = judge(lines)
-    for path, render in ((html, page.render), (junit, junit_report.render)):
+    wanted = (
+        (html, lambda: page.render(lines, verdict)),
+        (svg, lambda: render_svg(lines, verdict, str(run))),
+        (junit, lambda: junit_report.render(lines, verdict)),
+    )
+    for path, render in wanted:
         if path is None:
             continue
         try:
-            path.write_text(render(lines, verdict))
+            path.write_text(render())
         except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}") from None
+            raise UsageError(
+                f"cannot write {path}: {error.strerror}", "give another file"
+            ) from None
         typer.echo(f"wrote {path}", err=True)
     if json:
         typer.echo(summary_json(lines, verdict, str(run)))
-    elif html is None and junit is None:
+    elif html is svg is junit is None:
         print_summary(lines, verdict, str(run))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -164,6 +166,17 @@ def _print_rest(out: Console, digest: Digest) -> None:
                 out.print(Text(f"    {frame}"))
     for note in digest.notes:
         out.print(Text(f"note: {note}", style="yellow"))
+
+
+def render_svg(lines: Sequence[j.Line], verdict: Verdict, run_dir: str) -> str:
+    """What print_summary shows, as an SVG picture without any outside font."""
+    console = Console(
+        record=True, width=112, file=io.StringIO(), force_terminal=True, highlight=False
+    )
+    print_summary(lines, verdict, run_dir, console)
+    start = make_digest(lines, verdict).start
+    title = " ".join(start.argv) if start else "gdrstorm"
+    return re.sub(r"@font-face \{.*?\}", "", console.export_svg(title=title), flags=re.DOTALL)
 
 
 def summary(lines: Sequence[j.Line], verdict: Verdict, run_dir: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from gdrstorm.model.stack import StackPart
 from gdrstorm.report import junit, page
 from gdrstorm.report.advice import advise
 from gdrstorm.report.live import View
-from gdrstorm.report.text import print_summary, summary_json
+from gdrstorm.report.text import print_summary, render_svg, summary_json
 from gdrstorm.verdict import judge
 
 
@@ -93,6 +93,13 @@ def test_the_page_escapes_and_shows_the_findings() -> None:
         "mlx5r_umr_post_send_wait",
     ):
         assert words in html
+
+
+def test_the_picture_shows_the_verdict_and_asks_nobody_for_fonts() -> None:
+    svg = render_svg(lines(), judge(lines()), "/runs/r1")
+    ET.fromstring(svg)
+    assert "FAIL" in svg and "EMULATED" in svg
+    assert "url(http" not in svg
 
 
 def test_junit_counts_failures() -> None:
