@@ -15,7 +15,6 @@ def report(
     json: bool = typer.Option(False, "--json", help="Print the run's summary as one JSON object."),
 ) -> None:
     """Show what a run did and what it found, from its journal alone."""
-    from gdrstorm.errors import UsageError
     from gdrstorm.evidence.journal import read_journal
     from gdrstorm.report import junit as junit_report
     from gdrstorm.report import page
@@ -24,22 +23,25 @@ def report(
 
     lines = read_journal(run)
     verdict = judge(lines)
-    wanted = (
-        (html, lambda: page.render(lines, verdict)),
-        (svg, lambda: render_svg(lines, verdict, str(run))),
-        (junit, lambda: junit_report.render(lines, verdict)),
-    )
-    for path, render in wanted:
-        if path is None:
-            continue
-        try:
-            path.write_text(render())
-        except OSError as error:
-            raise UsageError(
-                f"cannot write {path}: {error.strerror}", "give another file"
-            ) from None
-        typer.echo(f"wrote {path}", err=True)
+    written = False
+    if html is not None:
+        written = _write(html, page.render(lines, verdict))
+    if svg is not None:
+        written = _write(svg, render_svg(lines, verdict, str(run)))
+    if junit is not None:
+        written = _write(junit, junit_report.render(lines, verdict))
     if json:
         typer.echo(summary_json(lines, verdict, str(run)))
-    elif html is svg is junit is None:
+    elif not written:
         print_summary(lines, verdict, str(run))
+
+
+def _write(path: Path, text: str) -> bool:
+    from gdrstorm.errors import UsageError
+
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "give another file") from None
+    typer.echo(f"wrote {path}", err=True)
+    return True
