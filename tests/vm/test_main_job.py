@@ -64,7 +64,7 @@ class Guest:
 
 @pytest.fixture(scope="module")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    options = BedOptions(hca=1, rxe=True)
+    options = BedOptions(hca=1, rxe=True, bars=(16 << 20,))
     with Bed(options, run_dir=tmp_path_factory.mktemp("bed")) as bed:
         yield Guest(bed)
 
@@ -79,6 +79,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
         ("storm/deep", "udmabuf"),
         ("storm/mixed-sizes", "udmabuf"),
         ("storm/processes", "udmabuf"),
+        ("storm/bar-p2p", "vfio"),
     ],
 )
 def test_a_storm_on_emulated_mlx5_passes(guest: Guest, name: str, exporter: str) -> None:
