@@ -16,6 +16,7 @@ def judge(
     """Judge runs again from their journals, without hardware. Exit code is that of the worst verdict."""
     import msgspec
 
+    from gdrstorm.cli.output import shown
     from gdrstorm.evidence.journal import read_journal
     from gdrstorm.model.journal import Judged
     from gdrstorm.verdict import judge as judge_lines
@@ -29,7 +30,7 @@ def judge(
         )
         if json:
             answer = {
-                "run": str(run),
+                "run": shown(run),
                 "verdict": verdict.word.value,
                 "reason": verdict.reason,
                 "findings": list(verdict.findings),

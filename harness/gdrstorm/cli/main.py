@@ -20,7 +20,7 @@ from gdrstorm.cli.inventory import inventory
 from gdrstorm.cli.judge import judge
 from gdrstorm.cli.kmsg import kmsg
 from gdrstorm.cli.list import list_scenarios
-from gdrstorm.cli.output import give_up_stdout, open_missing_streams
+from gdrstorm.cli.output import give_up_stdout, prepare_streams
 from gdrstorm.cli.report import report
 from gdrstorm.cli.run import run
 from gdrstorm.cli.topo import topo
@@ -93,7 +93,7 @@ def _report_crash(error: Exception) -> int:
 
 def main() -> None:
     """Run the command line and exit; every expected failure is one line on stderr and its exit code."""
-    open_missing_streams()
+    prepare_streams()
     try:
         status = app(standalone_mode=False)
     except GdrstormError as error:

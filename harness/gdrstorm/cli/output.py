@@ -5,12 +5,17 @@ Turns each into something that a verb need not think about. It never hides a ver
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from pathlib import Path
 
 
-def open_missing_streams() -> None:
-    """Standard descriptors that the caller closed become /dev/null, before a journal gets their numbers."""
+def prepare_streams() -> None:
+    """Standard descriptors that the caller closed become /dev/null, before a journal gets their numbers;
+
+    and what a stream cannot encode is written as an escape.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -19,6 +24,15 @@ def open_missing_streams() -> None:
             os.set_inheritable(number, True)
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal that knows only ASCII must not end a run whose scenario has a name in Chinese
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def shown(path: Path) -> str:
+    """A path for JSON, which is UTF-8; a path need not be."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def give_up_stdout() -> None:

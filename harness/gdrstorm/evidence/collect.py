@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from gdrstorm.errors import BrokenError
+
 MANIFEST = "manifest.json"
 #: what helps to read a run later: what was loaded, mapped, interrupted, exported
 SYSTEM_FILES = (
@@ -72,14 +74,17 @@ def collect_system(run_dir: Path, sources: Sequence[Path] = SYSTEM_FILES) -> tup
 
 
 def write_manifest(run_dir: Path) -> tuple[ManifestEntry, ...]:
-    """Names, sizes and SHA-256 of every file of a run directory, into manifest.json."""
+    """Names, sizes and SHA-256 of every file of a run directory, into manifest.json. Raises BrokenError."""
     entries = tuple(
         ManifestEntry(str(path.relative_to(run_dir)), path.stat().st_size, _digest(path))
         for path in sorted(run_dir.rglob("*"))
         if path.is_file() and path.name != MANIFEST
     )
     data = msgspec.json.format(msgspec.json.encode(entries), indent=1)
-    (run_dir / MANIFEST).write_bytes(data + b"\n")
+    try:
+        (run_dir / MANIFEST).write_bytes(data + b"\n")
+    except OSError as error:
+        raise BrokenError(f"cannot write {run_dir / MANIFEST}: {error.strerror}") from None
     return entries
 
 

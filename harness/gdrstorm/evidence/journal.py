@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from gdrstorm.errors import UsageError
+from gdrstorm.errors import BrokenError, UsageError
 from gdrstorm.model import journal as j
 
 JOURNAL = "journal.jsonl"
@@ -26,7 +27,9 @@ class JournalWriter:
     """Appends to a journal. `stream_fd` gets a copy of every line: the way out of the guest."""
 
     def __init__(self, path: Path, stream_fd: int | None = None) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        with _named(path):
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size = os.fstat(self._fd).st_size
         self._stream_fd = stream_fd
         self._seq = 0
         self.path = path
@@ -41,18 +44,33 @@ class JournalWriter:
         return self._seq
 
     def write(self, line: j.Line, sync: bool = False) -> j.Line:
-        """Append one line, stamped with its number and time; `sync` waits for the disk."""
+        """Append one line, stamped with its number and time; `sync` waits for the disk.
+
+        Raises BrokenError when it cannot be written: a run without a journal proves nothing.
+        """
         self._seq += 1
         stamped = msgspec.structs.replace(
             line, seq=self._seq, time_ns=line.time_ns or time.time_ns()
         )
         data = _encoder.encode(stamped) + b"\n"
-        _write_all(self._fd, data)
-        if self._stream_fd is not None:
-            _write_all(self._stream_fd, data)
-        if sync:
-            os.fsync(self._fd)
+        with _named(self.path):
+            self._append(data)
+            if self._stream_fd is not None:
+                _write_all(self._stream_fd, data)
+            if sync:
+                os.fsync(self._fd)
         return stamped
+
+    def _append(self, data: bytes) -> None:
+        """All of it or nothing: after half a line on a full disk no reader could go on."""
+        try:
+            _write_all(self._fd, data)
+        except OSError:
+            self._seq -= 1
+            with suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(data)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -65,6 +83,16 @@ class JournalWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BrokenError(
+            f"cannot write journal {path}: {error.strerror}", "is the disk full? give --out DIR"
+        ) from None
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -22,7 +22,10 @@ def scenario_dir() -> Path:
 
 
 def list_names(directory: Path | None = None) -> list[str]:
+    """Names of all scenario files. Raises UsageError when their directory is not there."""
     root = directory or scenario_dir()
+    if not root.is_dir():
+        raise UsageError(f"no scenarios in {root}: no such directory", "see $GDRSTORM_SCENARIOS")
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.toml"))
 
 

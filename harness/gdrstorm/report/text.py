@@ -219,4 +219,5 @@ def summary(lines: Sequence[j.Line], verdict: Verdict, run_dir: str) -> dict[str
 
 
 def summary_json(lines: Sequence[j.Line], verdict: Verdict, run_dir: str) -> str:
-    return msgspec.json.encode(summary(lines, verdict, run_dir)).decode()
+    text_dir = run_dir.encode("utf-8", "backslashreplace").decode()  # a path need not be UTF-8
+    return msgspec.json.encode(summary(lines, verdict, text_dir)).decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
+from gdrstorm.errors import BrokenError
 from gdrstorm.evidence.journal import JournalWriter
 from gdrstorm.model import journal as j
 
@@ -33,7 +34,7 @@ class Recorder:
                 observer(stamped)
             except Exception as error:
                 self._observers.remove(observer)
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(BrokenError):
                     self._journal.write(
                         j.Note(text=f"an observer failed and was dropped: {error!r}")
                     )

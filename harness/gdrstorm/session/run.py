@@ -12,7 +12,7 @@ import signal
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -101,7 +101,8 @@ def _record(
         # outside of the phases, where no handler of ours stands: still an end, not a machine that went away
         recorder.write(j.End(how="interrupted", detail="stopped by SIGINT"), sync=True)
     except Exception as error:
-        (run_dir / "traceback.txt").write_text(traceback.format_exc())
+        with suppress(OSError):  # a full disk is what may have gone wrong
+            (run_dir / "traceback.txt").write_text(traceback.format_exc())
         known = isinstance(error, GdrstormError)
         detail = str(error) if known else f"{type(error).__name__}: {error}"
         recorder.write(j.End(how="broken", detail=detail), sync=True)

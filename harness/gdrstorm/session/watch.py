@@ -136,17 +136,19 @@ class Watch:
 
     def close(self) -> None:
         """Take the last of it, restore the log's settings, close everything; twice is legal."""
-        with contextlib.suppress(OSError):
-            self.poll()
-            self._ask_witnesses(self._witnessed_ns)
-        self._take(self._classifier.flush())
-        self._reconcile()
-        for witness in self._witnesses:
+        try:
             with contextlib.suppress(OSError):
-                witness.close()
-        self._witnesses.clear()
-        self._stack.close()
-        self._reader = None
+                self.poll()
+                self._ask_witnesses(self._witnessed_ns)
+            self._take(self._classifier.flush())
+            self._reconcile()
+        finally:  # also when the journal cannot take the last of it
+            for witness in self._witnesses:
+                with contextlib.suppress(OSError):
+                    witness.close()
+            self._witnesses.clear()
+            self._stack.close()
+            self._reader = None
 
     def _reconcile(self) -> None:
         """Counters that tell of the same faults as the log: the log's event gets the larger count, once."""

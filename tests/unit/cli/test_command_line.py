@@ -197,3 +197,40 @@ def test_a_crash_is_broken_with_its_traceback_in_a_file(
     (report,) = tmp_path.glob("gdrstorm-crash-*.txt")
     assert str(report) in said
     assert "def crash" not in said and "ZeroDivisionError: planted" in report.read_text()
+
+
+def test_a_run_on_a_full_disk_says_so_and_puts_everything_back(tmp_path: Path, good: Path) -> None:
+    """A file size limit stands for the full disk: the start line fits, what comes later does not."""
+    setting = Path("/proc/sys/kernel/printk_devkmsg")
+    before = setting.read_text()
+    line = ["bash", "-c", 'ulimit -f 2; exec "$@"', "bash", *GDRSTORM, *fake(good)]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+    assert "cannot write journal" in done.stderr and "File too large" in done.stderr
+    assert setting.read_text() == before
+    (run,) = (tmp_path / "runs").iterdir()
+    assert judge(read_journal(run)).word.value != "PASS"
+
+
+def test_names_that_the_terminal_cannot_write(tmp_path: Path, good: Path) -> None:
+    path = good.rename(good.with_name("名.toml"))
+    code, text = call(*fake(path), cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert (code, "PASS  \\u540d: " in text) == (0, True), text
+
+
+def test_a_run_directory_whose_name_is_no_text(tmp_path: Path, good: Path) -> None:
+    out = b"out\xff"
+    assert call(*fake(good)[:-1], "--json", "--out", out, str(good), cwd=tmp_path)[0] == 0
+    (run,) = os.listdir(os.fsencode(tmp_path) + b"/" + out)  # noqa: PTH208 - a name of bytes
+    for verb in ("judge", "report"):
+        code, text = call(verb, "--json", out + b"/" + run, cwd=tmp_path)
+        assert (code, "out\\\\udcff" in text) == (0, True), text
+
+
+def test_a_bed_that_may_not_be_read_is_not_there(tmp_path: Path) -> None:
+    code, text = call("bed", "info", cwd=tmp_path, XDG_CACHE_HOME=os.devnull)
+    assert (code, "cannot read /dev/null/gdrstorm" in text) == (4, True), text
+
+
+def test_a_directory_of_scenarios_that_is_not_there(tmp_path: Path) -> None:
+    refused(call("list", cwd=tmp_path, GDRSTORM_SCENARIOS="/none"), "no scenarios in", tmp_path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from gdrstorm.errors import UsageError
+from gdrstorm.errors import BrokenError, UsageError
 from gdrstorm.evidence.journal import JOURNAL, JournalWriter, parse_journal, read_journal
 from gdrstorm.model import journal as j
 
@@ -72,3 +73,28 @@ def test_an_hour_of_progress_fits_in_a_mebibyte(tmp_path: Path) -> None:
         for _ in range(100):
             journal.write(j.Progress(phase="storm", group="storm", ops=beats))
     assert (tmp_path / JOURNAL).stat().st_size * 36 <= 1 << 20
+
+
+def test_a_line_that_does_not_fit_leaves_no_half_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with room for half a line: the journal stays readable and the next line has the next number."""
+    real = os.write
+
+    def half(fd: int, data: memoryview) -> int:
+        if len(data) < 50:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data[: len(data) - 40])
+
+    with JournalWriter(tmp_path / "journal.jsonl") as journal:
+        journal.write(j.Note(text="one"))
+        monkeypatch.setattr(os, "write", half)
+        with pytest.raises(BrokenError, match="No space left"):
+            journal.write(j.Note(text="x" * 100))
+        monkeypatch.undo()
+        journal.write(j.Note(text="two"))
+    lines = read_journal(tmp_path)
+    assert [(line.seq, line.text) for line in lines if isinstance(line, j.Note)] == [
+        (1, "one"),
+        (2, "two"),
+    ]

@@ -64,12 +64,19 @@ def modules_path(image: Image) -> Path:
 
 
 def find_image() -> Image | None:
-    """The record of the built bed, None when there is none. BrokenError when it cannot be read."""
+    """The record of the built bed, None when there is none.
+
+    UnavailableError when it may not be read, BrokenError when it is none.
+    """
     path = bed_dir() / RECORD
     try:
         image = msgspec.json.decode(path.read_bytes(), type=Image)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot read {path}: {error.strerror}", "is it the bed of another user?"
+        ) from None
     except msgspec.DecodeError as error:
         raise BrokenError(
             f"cannot read {path}: {error}", "try: gdrstorm bed build --rebuild"
