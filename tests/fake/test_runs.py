@@ -22,7 +22,9 @@ from gdrstorm.model import journal as j
 from gdrstorm.model.plan import StackChoice
 from gdrstorm.plan.catalogue import find_scenario
 from gdrstorm.plan.resolve import resolve
+from gdrstorm.session import run as session_run
 from gdrstorm.session import wire, worker
+from gdrstorm.session.options import RunOptions, Where
 from gdrstorm.verdict import judge
 
 SETTING = Path("/proc/sys/kernel/printk_devkmsg")
@@ -326,3 +328,21 @@ def test_what_is_not_here_is_a_skip(tmp_path: Path) -> None:
         pytest.skip("this machine has a GPU")
     assert (done.returncode, answer["verdict"]) == (4, "SKIP")
     assert "cuda" in answer["reason"]
+
+
+@pytest.mark.parametrize("when", ["choose_stack", "_tail"])
+def test_ctrl_c_outside_of_the_phases_is_an_interrupted_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """While the stack is chosen and in the tail no handler of the run stands: still its own end, never LOST."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = SETTING.read_text() if SETTING.exists() else ""
+    monkeypatch.setattr(session_run, when, interrupted)
+    options = RunOptions(where=Where.HOST, exporter="fake", importer="fake", seed=7)
+    verdict = session_run.run_here(find_scenario(scenario(tmp_path)), options, tmp_path)
+    assert (verdict.word.value, "stopped by SIGINT" in verdict.reason) == ("BROKEN", True)
+    assert judge(read_journal(tmp_path)) == verdict
+    assert (SETTING.read_text() if SETTING.exists() else "") == before
