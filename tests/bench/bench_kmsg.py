@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from gdrstorm.kmsg.faults import Classifier
 from gdrstorm.kmsg.record import Record, parse_kmsg_record, parse_lines
@@ -68,7 +69,7 @@ def rate(total: int, function: object) -> float:
     return best
 
 
-def main() -> None:
+def measure() -> list[dict[str, Any]]:
     """Measure the classifier alone, and the parser with it."""
     total = 200_000
     records = build(total)
@@ -91,11 +92,14 @@ def main() -> None:
         ("kmsg_classify", rate(total, run_classifier), "feed() of parsed records"),
         ("kmsg_parse_and_classify", rate(total, run_both), "parse_kmsg_record() and feed()"),
     ]
-    rows = [
+    return [
         {"name": name, "value": round(value), "unit": "records/s", "how": f"{what}; {how}"}
         for name, value, what in results
     ]
-    json.dump(rows, sys.stdout, indent=2)
+
+
+def main() -> None:
+    json.dump(measure(), sys.stdout, indent=2)
     print()
 
 

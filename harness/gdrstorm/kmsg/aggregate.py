@@ -44,11 +44,12 @@ def near(first: Draft, second: Draft) -> bool:
 
 def related(first: Draft, second: Draft) -> bool:
     """Can one have caused the other?"""
-    pair = {first.cls, second.cls}
+    one, other = first.cls, second.cls
     if first.device and second.device:
-        same = first.device == second.device or bool(first.devices & second.devices)
-        return same and pair <= _HARDWARE
-    return len(pair) == 2 and any(pair <= kin for kin in _KIN)
+        if first.device != second.device and first.devices.isdisjoint(second.devices):
+            return False
+        return one in _HARDWARE and other in _HARDWARE
+    return one is not other and any(one in kin and other in kin for kin in _KIN)
 
 
 class Aggregator:
