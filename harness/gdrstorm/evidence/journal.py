@@ -118,7 +118,7 @@ def _parse(data: bytes, name: str) -> Iterator[j.Line]:
             continue
         try:
             line = _decoder.decode(piece)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if number == len(pieces):
                 return  # torn: the writer died inside this line
             raise UsageError(

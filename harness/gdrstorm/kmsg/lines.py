@@ -25,21 +25,22 @@ _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 _FACILITIES = ("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_KMSG = re.compile(r"\s*(\d+),(\d+),(\d+),([^;,]*)((?:,[^;]*)?);(.*)")
+# Numbers have as many digits as the kernel writes: longer ones are text, not times that overflow.
+_KMSG = re.compile(r"\s*(\d{1,6}),(\d{1,18}),(\d{1,15}),([^;,]*)((?:,[^;]*)?);(.*)")
 _KMSG_FIELD = re.compile(r" ([A-Z][A-Z0-9_]*)=(.*)")
 _PRIO = re.compile(r"<(\d{1,3})>")
 _DECODED = re.compile(rf"({'|'.join(_FACILITIES)})\s*:({'|'.join(_LEVELS)})\s*: ?")
-_MONO = re.compile(r"\[\s*(\d+)\.(\d{1,9})(?:\s*<[^>]*>)?\]")
+_MONO = re.compile(r"\[\s*(\d{1,9})\.(\d{1,9})(?:\s*<[^>]*>)?\]")
 _CALLER = re.compile(r" ?\[\s*([TC]\d+)\]")
 _DELTA = re.compile(r"\[\s*(?:\+\d+\.\d+|" + _MONTH + r"\s?\d{1,2} \d\d:\d\d|<[^>]*>)\]")
 _CTIME = re.compile(
-    rf"\[{_DAYS} ({_MONTH}) +(\d+) (\d\d):(\d\d):(\d\d)(?:[.,](\d+))? (\d{{4}})(?:\s*<[^>]*>)?\]"
+    rf"\[{_DAYS} ({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d)(?:[.,](\d{{1,9}}))? (\d{{4}})(?:\s*<[^>]*>)?\]"
 )
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?(?: (?:UTC|[A-Z]{2,5}))?(?=\s)"
 )
 _WEEKDAY = re.compile(rf"{_DAYS} (?=\d{{4}}-)")
-_SYSLOG = re.compile(rf"({_MONTH}) +(\d+) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?=\s)")
+_SYSLOG = re.compile(rf"({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d)(?:\.(\d{{1,9}}))?(?=\s)")
 _UNIX = re.compile(r"(\d{9,10})\.(\d{6})(?=\s)")
 _HOST_IDENT = re.compile(r"\s*(?:\S+\s+)?(kernel|[\w.@/()-]+\[\d+\])(?:\[\d+\])?:(?:\s|$)")
 _OTHER_IDENT = re.compile(r"\s*\S+\s+([A-Za-z][\w.@/-]*):\s")
@@ -47,8 +48,8 @@ _HOST_KERNEL = re.compile(r"[\w.-]+ kernel: ?")
 _KERNEL = re.compile(r"kernel: ?")
 _CONSOLE_HOST = re.compile(r"[\w.-]+: (?=\[\s*\d+\.\d)")
 _INNER = re.compile(r"(?<=\S)(?=\[ *\d{1,7}\.\d{6}\](?:\[ *[TC]\d+\])?)")
-_REPEATED = re.compile(r"\s*message repeated (\d+) times: \[ ?(.*?)\]?$")
-_LAST_REPEATED = re.compile(r"\s*(?:\S+ )?last message repeated (\d+) times?")
+_REPEATED = re.compile(r"\s*message repeated (\d{1,9}) times: \[ ?(.*?)\]?$")
+_LAST_REPEATED = re.compile(r"\s*(?:\S+ )?last message repeated (\d{1,9}) times?")
 _PSTORE = re.compile(
     r"(?:Panic|Oops|Emergency|Restart|Halt|Poweroff|Shutdown|Unknown)#\d+ Part ?\d+\s*$"
 )

@@ -407,7 +407,7 @@ def decode_inventory(data: bytes) -> Inventory:
                 "make it again with this gdrstorm: gdrstorm inventory --json > host.json",
             )
         return msgspec.json.decode(data, type=Inventory)
-    except msgspec.DecodeError as error:  # ValidationError is a kind of it
+    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a kind of the first
         raise UsageError(f"cannot read inventory: {error}", "is this a host.json?") from error
 
 

@@ -234,3 +234,18 @@ def test_a_bed_that_may_not_be_read_is_not_there(tmp_path: Path) -> None:
 
 def test_a_directory_of_scenarios_that_is_not_there(tmp_path: Path) -> None:
     refused(call("list", cwd=tmp_path, GDRSTORM_SCENARIOS="/none"), "no scenarios in", tmp_path)
+
+
+def test_json_that_is_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_text('{"a":' * 100_000 + "\n\n")
+    refused(call("judge", "deep", cwd=tmp_path), "cannot read deep line 1", tmp_path)
+    refused(call("check", "--from", "deep", cwd=tmp_path), "cannot read inventory", tmp_path)
+
+
+def test_numbers_in_a_log_that_no_kernel_wrote(tmp_path: Path) -> None:
+    many = "9" * 5000
+    lines = [f"6,{many},1,-;BUG: a", f"6,1,{many},-;BUG: b", f"[{many}.1] BUG: c"]
+    lines += [f"Jan 1 00:00:00 h kernel: message repeated {many} times: [ BUG: d]", "[1.0] BUG: e"]
+    (tmp_path / "log").write_text("\n".join(lines) + "\n")
+    code, text = call("kmsg", "--json", "log", cwd=tmp_path)
+    assert (code, "kernel_bug" in text) == (0, True), text[:500]
