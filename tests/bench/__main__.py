@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-MODULES = ("bench_engine", "bench_cli", "bench_kmsg", "bench_bed")
+MODULES = ("bench_engine", "bench_cli", "bench_kmsg", "bench_watch", "bench_bed")
 
 
 def main() -> int:

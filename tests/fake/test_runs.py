@@ -184,6 +184,12 @@ def test_a_killed_worker_is_broken_and_named(tmp_path: Path) -> None:
         command(tmp_path, path, "--device", "delay_ns=1000"), stdout=subprocess.PIPE, text=True
     )
     worker = wait_for_worker(tmp_path)
+    if os.geteuid() == 0:
+        here = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, worker) == here, (
+            "a storm runs at the user's priority"
+        )
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) < here, "its supervisor before it"
     os.kill(worker, signal.SIGKILL)
     answer = json.loads(process.communicate(timeout=60)[0])
     assert answer["verdict"] == "BROKEN"

@@ -96,7 +96,7 @@ class Child:
         self.sock.close()
 
 
-def spawn(plan: WorkerPlan, area_fd: int | None) -> Child:
+def spawn(plan: WorkerPlan, area_fd: int | None, nice: int) -> Child:
     """Start a worker; it dies with this process. `area_fd` is inherited under the same number."""
     ours, theirs = wire.make_pair()
     keep = (theirs.fileno(),) if area_fd is None else (theirs.fileno(), area_fd)
@@ -106,6 +106,7 @@ def spawn(plan: WorkerPlan, area_fd: int | None) -> Child:
         "gdrstorm.session.worker",
         str(theirs.fileno()),
         str(os.getpid()),
+        str(nice),
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(

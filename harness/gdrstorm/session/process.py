@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+_ATTENTIVE_NICE = -10
 
 
 def die_with_parent(parent: int) -> None:
@@ -17,6 +20,22 @@ def die_with_parent(parent: int) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+@contextlib.contextmanager
+def attentive() -> Iterator[int]:
+    """Run this process before the storm's own threads, so that events are seen while every CPU is busy.
+
+    Yields the niceness that workers go back to; without the right to do so nothing changes.
+    """
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, min(before, _ATTENTIVE_NICE))
+    try:
+        yield before
+    finally:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def descriptor_kinds(pid: int | str = "self") -> Counter[str]:

@@ -23,7 +23,7 @@ from gdrstorm.model.scenario import Do
 from gdrstorm.session import wire
 from gdrstorm.session.children import Child, spawn
 from gdrstorm.session.guard import Guard
-from gdrstorm.session.process import kernel_stack, thread_state
+from gdrstorm.session.process import attentive, kernel_stack, thread_state
 from gdrstorm.session.watch import Watch
 
 Write = Callable[..., j.Line]
@@ -67,6 +67,7 @@ class Supervisor:
         self._area: Area | None = None
         self._deadline_ns = time.monotonic_ns() + plan.time_limit_ns
         self._stack_written = False
+        self._nice = 0
         self._intents = 0
         self._hung: set[int] = set()
         self.exercised = False
@@ -76,12 +77,13 @@ class Supervisor:
 
     def run(self) -> None:
         """All phases. Raises Stopped when the run cannot go on."""
-        for phase in self._plan.phases:
-            self._watch.phase = phase.name
-            try:
-                self._run_phase(phase)
-            finally:
-                self._end_children()
+        with attentive() as self._nice:
+            for phase in self._plan.phases:
+                self._watch.phase = phase.name
+                try:
+                    self._run_phase(phase)
+                finally:
+                    self._end_children()
         self._watch.phase = ""
 
     def _run_phase(self, phase: PhasePlan) -> None:
@@ -111,7 +113,7 @@ class Supervisor:
 
     def _spawn(self, plans: tuple[WorkerPlan, ...], area_fd: int | None) -> None:
         for plan in plans:
-            child = spawn(plan, area_fd)
+            child = spawn(plan, area_fd, self._nice)
             self._guard.tell_worker(child.pid)
             self._children.append(child)
             self._pids.append(child.pid)

@@ -1,6 +1,6 @@
 """A worker process: opens the back ends, does one job of one phase, closes them, says how it went.
 
-Started by the supervisor as `python -m gdrstorm.session.worker FD PARENT`. It is the only kind of process that
+Started by the supervisor as `python -m gdrstorm.session.worker FD PARENT NICE`. It is the only kind of process that
 touches the device under test; it may hang, crash or be killed at any time.
 """
 
@@ -112,6 +112,7 @@ def main() -> int:
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides what Ctrl-C means
     die_with_parent(int(sys.argv[2]))
+    os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[3]))  # the supervisor's raised one is inherited
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         return work(sock)
 
