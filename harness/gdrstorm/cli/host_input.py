@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from gdrstorm.model.admission import Admission
     from gdrstorm.model.inventory import Inventory
 
-# QEMU's ivshmem: the bed's stand-in for a GPU with a large BAR.
-_STAND_IN = (0x1AF4, 0x1110)
-
 
 def load_inventory(source: Path | None, *, hash_files: bool) -> Inventory:
     """From a file, or of this machine with everything that can be asked."""
@@ -39,6 +36,7 @@ def load_inventory(source: Path | None, *, hash_files: bool) -> Inventory:
 def find_exporters(inventory: Inventory, wanted: str) -> list[str]:
     """bdfs of the exporter that was asked for, or of every GPU, or of the stand-ins for GPUs."""
     from gdrstorm.errors import UsageError
+    from gdrstorm.policy import find_bar_exporters
 
     if wanted:
         for gpu in inventory.gpus:
@@ -53,11 +51,7 @@ def find_exporters(inventory: Inventory, wanted: str) -> list[str]:
         )
     if inventory.gpus:
         return [gpu.bdf for gpu in inventory.gpus]
-    return [
-        d.bdf
-        for d in inventory.pci.value or ()
-        if (d.vendor, d.device) == _STAND_IN or d.driver.value == "vfio-pci"
-    ]
+    return list(find_bar_exporters(inventory))
 
 
 def find_importers(inventory: Inventory, wanted: str) -> list[str]:

@@ -58,6 +58,9 @@ _MAPPING = {
 }
 
 
+_IVSHMEM = (0x1AF4, 0x1110)
+
+
 def _find_function(inventory: Inventory, what: str, bdf: str) -> PciDevice:
     device = inventory.pci_device(bdf)
     if device is None:
@@ -70,6 +73,15 @@ def _find_importer(inventory: Inventory, name: str) -> tuple[PciDevice, Hca | No
     if hca is not None and not hca.bdf:
         raise UsageError(f"{name} is a software device and can import no peer memory")
     return _find_function(inventory, "hca", hca.bdf if hca else name), hca
+
+
+def find_bar_exporters(inventory: Inventory) -> tuple[str, ...]:
+    """bdfs of functions whose BARs stand in for a GPU's: bound to vfio-pci, or QEMU's ivshmem (the VM bed)."""
+    return tuple(
+        device.bdf
+        for device in inventory.pci.value or ()
+        if (device.vendor, device.device) == _IVSHMEM or device.driver.value == "vfio-pci"
+    )
 
 
 def find_importers(inventory: Inventory) -> tuple[Hca, ...]:

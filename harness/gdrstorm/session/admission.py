@@ -9,20 +9,20 @@ from gdrstorm.errors import UnavailableError
 from gdrstorm.model.admission import Admission, Answer
 from gdrstorm.model.inventory import Inventory
 from gdrstorm.model.scenario import Scenario
-from gdrstorm.policy import LINUX_POLICY, P2P_POLICY, answer_needs, find_importers, judge_pair
-
-# QEMU's ivshmem: the bed's stand-in for a GPU with a large BAR.
-_STAND_IN = (0x1AF4, 0x1110)
+from gdrstorm.policy import (
+    LINUX_POLICY,
+    P2P_POLICY,
+    answer_needs,
+    find_bar_exporters,
+    find_importers,
+    judge_pair,
+)
 
 
 def admissions_here(inventory: Inventory) -> tuple[Admission, ...]:
     """Every pair of an exporter and an importer of this machine by the policy that fits the exporter."""
     gpus = [(gpu.bdf, P2P_POLICY) for gpu in inventory.gpus]
-    bars = [
-        (device.bdf, LINUX_POLICY)
-        for device in inventory.pci.value or ()
-        if (device.vendor, device.device) == _STAND_IN or device.driver.value == "vfio-pci"
-    ]
+    bars = [(bdf, LINUX_POLICY) for bdf in find_bar_exporters(inventory)]
     return tuple(
         judge_pair(inventory, policy, bdf, hca.name)
         for bdf, policy in gpus or bars
