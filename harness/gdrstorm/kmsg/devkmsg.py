@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gdrstorm.errors import errno_name
+
 SETTING = Path("/proc/sys/kernel/printk_devkmsg")
 LOCK = Path("/run/gdrstorm-devkmsg.lock")
 
@@ -75,7 +77,10 @@ def _lift(fd: int, setting: Path) -> str | None:
                 setting.write_text("on\n")
     except OSError as error:
         os.ftruncate(fd, 0)
-        return f"{setting}: {error.strerror}"
+        return (
+            f"cannot set {setting} to on: {errno_name(error.errno or 0)} ({error.strerror}): "
+            "markers may be dropped (boot with printk.devkmsg=on)"
+        )
     finally:
         fcntl.flock(fd, fcntl.LOCK_SH)
     return None

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gdrstorm.errors import errno_name
 from gdrstorm.kmsg.record import Gap, Record, parse_kmsg_record
 
 # include/linux/printk.h PRINTK_MESSAGE_MAX and fields: no record is larger.
@@ -102,7 +100,7 @@ class KmsgReader:
     def write_marker(self, text: str) -> int | None:
         """Write `text` to the log and find it again: its sequence number, or None when it was not read back.
 
-        The kernel drops a writer's lines silently above its rate limit (see devkmsg_unlimited). OSError when the
+        The kernel drops a writer's lines silently above its rate limit (see kmsg.devkmsg). OSError when the
         log cannot be written; ValueError when the text is no marker.
         """
         line = " ".join(text.split())
@@ -155,29 +153,3 @@ def _find_marker(watch: int, line: str) -> int | None:
         if record.text == line:
             return record.seq
     return None
-
-
-@contextmanager
-def devkmsg_unlimited(
-    path: Path | str = "/proc/sys/kernel/printk_devkmsg",
-) -> Iterator[str | None]:
-    """Lift the rate limit on /dev/kmsg writers; put it back on every way out.
-
-    Yields None when markers are safe, else the reason why they may be dropped (nothing was changed then).
-    """
-    setting = Path(path)
-    try:
-        before = setting.read_text().strip()
-        if before != "on":
-            setting.write_text("on\n")
-    except OSError as error:
-        yield (
-            f"cannot set {setting} to on: {errno_name(error.errno or 0)}: "
-            "markers may be dropped (boot with printk.devkmsg=on)"
-        )
-        return
-    try:
-        yield None
-    finally:
-        if before != "on":
-            setting.write_text(before + "\n")

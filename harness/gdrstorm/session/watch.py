@@ -71,7 +71,7 @@ class Watch:
         blind: dict[str, str] = {}
         problem = self._stack.enter_context(devkmsg_unlimited())
         if problem:
-            self._note(f"kernel log markers may be lost to the rate limit: {problem}")
+            self._note(f"kernel log: {problem}")
         try:
             self._reader = self._stack.enter_context(KmsgReader(self._kmsg_path))
         except OSError as error:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gdrstorm.kmsg import reader as module
-from gdrstorm.kmsg.reader import KmsgReader, devkmsg_unlimited
+from gdrstorm.kmsg.devkmsg import devkmsg_unlimited
+from gdrstorm.kmsg.reader import KmsgReader
 from gdrstorm.kmsg.record import Gap, Record
 
 
@@ -119,11 +120,11 @@ def test_no_marker(path: Path, text: str) -> None:
 def test_rate_limit_is_lifted_and_restored_on_every_way_out(tmp_path: Path) -> None:
     setting = tmp_path / "printk_devkmsg"
     setting.write_text("ratelimit\n")
-    with devkmsg_unlimited(setting) as reason:
+    with devkmsg_unlimited(setting, tmp_path / "lock") as reason:
         assert reason is None
         assert setting.read_text() == "on\n"
     assert setting.read_text() == "ratelimit\n"
-    with pytest.raises(KeyboardInterrupt), devkmsg_unlimited(setting):
+    with pytest.raises(KeyboardInterrupt), devkmsg_unlimited(setting, tmp_path / "lock"):
         raise KeyboardInterrupt
     assert setting.read_text() == "ratelimit\n"
 
@@ -132,12 +133,12 @@ def test_rate_limit_that_was_lifted_is_left_alone(tmp_path: Path) -> None:
     setting = tmp_path / "printk_devkmsg"
     setting.write_text("on\n")
     setting.chmod(0o444)
-    with devkmsg_unlimited(setting) as reason:
+    with devkmsg_unlimited(setting, tmp_path / "lock") as reason:
         assert reason is None
     assert setting.read_text() == "on\n"
 
 
 def test_rate_limit_that_cannot_be_lifted_says_so(tmp_path: Path) -> None:
-    with devkmsg_unlimited(tmp_path / "absent") as reason:
+    with devkmsg_unlimited(tmp_path / "absent", tmp_path / "lock") as reason:
         assert reason is not None
         assert "ENOENT" in reason
