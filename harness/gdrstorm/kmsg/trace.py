@@ -16,16 +16,18 @@ from gdrstorm.kmsg.titles import normalise_title
 from gdrstorm.model.event import EventClass, Severity
 
 _FRAME = re.compile(
-    r"\s*(?:<(?:IRQ|NMI|SOFTIRQ|TASK)>\s*)?(?:\[<[0-9a-f]+>\]\s*)?(?P<unsure>\? )?\s*"
+    r"\s*(?:<(?:IRQ|NMI|SOFTIRQ|TASK)>\s*)?(?:\[(?:<[0-9a-f]+>|[0-9a-f]{8,16})\]\s*){0,2}(?P<unsure>\? )?\s*"
     r"(?P<func>[A-Za-z_][\w.$]*)\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?(?: \[[\w -]+\])?"
 )
 _RIP = re.compile(
-    r"\s*(?:RIP: (?:[0-9a-f]{4}:)?(?:\[<[0-9a-f]+>\] )?(?:\[<[0-9a-f]+>\] )?|pc : |PC is at )"
-    r"(?P<func>[A-Za-z_][\w.$]*)\+0x"
+    r"\s*(?:(?:RIP|EIP|IP): (?:[0-9a-f]{4}:)?(?:\[<[0-9a-f]+>\] *)?(?:\[<[0-9a-f]+>\] )?|pc : |PC is at |epc : |"
+    r"EIP is at |NIP \[[0-9a-f]+\] )"
+    r"(?:\w*:){0,2}(?P<func>[A-Za-z_][\w.$]*)\+0x"
 )
 _REGISTERS = (
-    r"(?:RIP|RSP|RAX|RBX|RCX|RDX|RSI|RDI|RBP|R\d\d|FS|CS|GS|DS|CR\d|DR\d|PKRU|Code|EIP|EAX|ESI|ESP|PGD|P4D|PUD|pgd|"
-    r"Mem abort info|Data abort info|pstate|pc|lr|sp|x\d+|ESR|EC|SET|FnV|FSC|ISV|CM|GCS|user pgtable|swapper pgtable)\b"
+    r"(?:RIP|IP|NIP|LR|MSR|GPR\d+|CFAR|REGS|RSP|RAX|RBX|RCX|RDX|RSI|RDI|RBP|R\d\d|FS|CS|GS|DS|CR\d|DR\d|PKRU|Code|EIP|EAX|ESI|ESP|PGD|P4D|PUD|pgd|"
+    r"Mem abort info|Data abort info|pstate|pc|lr|sp|x\d+|ESR|EC|SET|FnV|FSC|ISV|CM|GCS|user pgtable|swapper pgtable|epc|ra|"
+    r"Flags|Control|badaddr)\b"
 )
 _WORDS = (
     r"CPU: \d|CPU \d+ |Call [Tt]race:|Hardware name:|Workqueue:|Modules linked in:|Unloaded tainted|Tainted:|"
@@ -42,21 +44,31 @@ _WORDS = (
     r"but there are no|and this task|and interrupts could|Possible unsafe|Possible interrupt|\*\*\* DEADLOCK|"
     r"May be due to missing|-> \#\d|lock\(|<Interrupt>|CPU0 +CPU1|----|\d+ locks? held by|no locks held|"
     r"\#\d+: |locks held|rcu_scheduler_active|Chain exists of|to HARDIRQ|\{[\w-]+\} |\.\.\. (?:acquired|key)|"
-    r"[\w./-]+/\d+ is (?:trying to|freeing|exiting)|\(detected by|\(t=\d|rcu: |\d+-[.!?D]+:|Tasks blocked|P\d+|"
+    r"\S+/\d+ is (?:trying to|freeing|exiting)|[\w./-]+:\d+ suspicious |INFO: (?:Freed|Allocated|Slab|Object) |\[[0-9a-f]{8}\] \*pgd|"
+    r"LR is at|PC is at|EIP is at|NIP \[|LR \[|Backtrace:|Instruction dump:|Oops \[\#|\[<[0-9a-f]{8}>\] \(|[0-9a-f]{4}: +[0-9a-f]{8}|"
+    r"Faulting instruction|kernel tried to execute|the code is fine but|turning off the locking|you didn't initialize|caller is |"
+    r"comm \"|hex dump|backtrace:|unreferenced object|\(detected by|\(t=\d|rcu: |\d+-[.!?D]+:|Tasks blocked|P\d+|"
     r"INFO: NMI handler|Code: |irq \d|handlers:|Disabling IRQ|Object |Redzone|Padding|Bytes b4|Slab 0x|"
     r"list_(?:add|del) corruption|warn_alloc|Mem-Info|Thread overran|Stopper|entry point|in_atomic|preempt_count|"
     r"RCU nest depth|=====|WARNING: (?:kernel )?stack|asm_\w+|Lockdep|\s*\^"
 )
 _LINE = re.compile(rf"\s*(?:{_REGISTERS} ?[:=]|{_WORDS}|(?:>)?[0-9a-f]{{16}}[: ]|\? )")
 _LOCK = re.compile(r"\((?P<lock>[^()]+(?:\([^()]*\))?[^()]*)\)\{[^}]*\}")
+_PLACE = re.compile(r"\s*(?P<place>[\w./-]+:\d+) suspicious ")
 _END = re.compile(r"\s*---\[ end")
 _TAIL = re.compile(
     rf"\s*(?:Kernel panic - not syncing|---\[ end|Kernel Offset|Rebooting in|note: |Fixing recursive|"
     rf"Disabling lock debugging|Dumping ftrace|{_REGISTERS} ?[:=])"
 )
 _OWN_HEADLINE = re.compile(
-    r"BUG: (?!KASAN: maybe)|INFO: task |INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: "
+    r"(?<!\w)BUG: (?!KASAN: maybe)|INFO: task |INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: "
 )
+# The line of die() that follows a BUG: `invalid opcode: 0000 [#1] SMP` (x86), `Internal error: Oops - BUG: 0 [#1]` (Arm).
+_DIE = re.compile(
+    r"\s*(?:(?:Oops: )?[\w -]+: [0-9a-f]{4} \[#\d+\]|Internal error: .*\[#\d+\]|Oops \[#\d+\])"
+)
+# Since the message of a WARN may follow its headline, these open a report of their own and join it.
+_WARN_MESSAGE = re.compile(r"\s*(?:list_(?:add|del) corruption|refcount_t:|ODEBUG:)")
 # Frames that wait, lock, warn or switch: the caller is the one to blame.
 _PLUMBING = re.compile(
     r"(?:__)?(?:schedule|io_schedule|context_switch|switch_to|cond_resched|preempt_schedule|wait_for_|wait_on_|wait_woken|"
@@ -71,7 +83,7 @@ _PLUMBING = re.compile(
 
 def is_trace(text: str) -> bool:
     """Does the line look like part of a stack dump or of the report around one?"""
-    return bool(_FRAME.match(text) or _LINE.match(text))
+    return bool(_FRAME.match(text) or _LINE.match(text) or _RIP.match(text))
 
 
 _OOM = re.compile(
@@ -124,9 +136,16 @@ def absorb(draft: Draft, line: Line) -> bool | None:
     text = line.text
     if draft.ended and not _TAIL.match(text):
         return None
+    if draft.tag in {"bug", "list"} and not draft.framed and _DIE.match(text):
+        if "oops" in draft.details:
+            return None
+        draft.details["oops"] = normalise_title(text.partition("[#")[0])
+        return False
     if _OWN_HEADLINE.search(text):
         return None
     if "WARNING:" in text or "kernel BUG at" in text or "UBSAN:" in text:
+        return None
+    if draft.tag == "warn" and not draft.framed and _WARN_MESSAGE.match(text):
         return None
     if text.startswith("refcount_t:") or (line.bdf and not _FRAME.match(text)):
         return None
@@ -143,6 +162,9 @@ def absorb(draft: Draft, line: Line) -> bool | None:
         draft.framed = True
     else:
         _frame(draft, text)
+    if draft.cls is EventClass.LOCKDEP and "suspicious" in text and (place := _PLACE.match(text)):
+        # Which locks were held matters less here than where they were missed.
+        draft.code = place["place"].rsplit("/", 1)[-1]
     if draft.cls is EventClass.LOCKDEP and draft.code is None and (lock := lock_name(text)):
         draft.code = lock
     if "Kernel panic" in text:
@@ -181,6 +203,8 @@ def complete(draft: Draft) -> None:
         draft.code = draft.code or draft.details.get("kind") or "lockdep"
         if draft.code not in draft.title:
             draft.title = f"{draft.title} on {draft.code}"
+    elif draft.tag == "warn" and "function" not in draft.details and (rip or culprit):
+        draft.title = f"WARNING in {rip or culprit}"
     elif draft.tag == "refcount" and culprit:
         draft.title = f"{draft.title} in {culprit}"
     if draft.cls in _WANTS_FRAMES and not draft.framed:

@@ -75,13 +75,13 @@ _SRC = r"(?P<path>[\w./+-]*\w\.[chSs](?:rs)?:\d+)"
 
 SANITIZER_RULES: tuple[Rule, ...] = (
     # BUG: KASAN: use-after-free in mlx5_cmd_set_fte+0x200d/0x24c0 [mlx5_core]
-    rule(EventClass.KASAN, F, "KASAN:", r"BUG: KASAN: (?P<kind>[\w-]+(?: or [\w-]+)?)(?: in (?P<code>[A-Za-z_][\w.]*))?",
+    rule(EventClass.KASAN, F, "KASAN:", r"\bBUG: KASAN: (?P<kind>[\w-]+(?: or [\w-]+)?)(?: in (?P<code>[A-Za-z_][\w.]*))?",
          "KASAN: {kind} in {code}", body=T, refine=_no_device, tag="kasan"),
     # BUG: KFENCE: use-after-free read in test_double_free+0x1dc/0x1fa
     rule(EventClass.KFENCE, F, "KFENCE:", r"BUG: KFENCE: (?P<kind>[\w -]+?)(?: in (?P<code>[A-Za-z_][\w.]*)|$)",
          "KFENCE: {kind} in {code}", body=T, refine=_no_device, tag="kfence"),
     # BUG: KCSAN: data-race in mlx5_ib_dereg_mr / mlx5_ib_reg_user_mr
-    rule(EventClass.KCSAN, E, "KCSAN:", r"BUG: KCSAN: (?P<kind>[\w-]+)(?: in (?P<code>[A-Za-z_][\w.]*))?",
+    rule(EventClass.KCSAN, E, "KCSAN:", r"BUG: KCSAN: (?P<kind>[\w-]+(?:: race)?)(?: in (?P<code>[A-Za-z_][\w.]*))?",
          "KCSAN: {kind} in {code}", body=T, refine=_no_device, tag="kcsan"),
     # BUG: KMSAN: uninit-value in rdma_user_mmap_io+0x1/0x2                             RECONSTRUCTED
     rule(EventClass.KMSAN, F, "KMSAN:", r"BUG: KMSAN: (?P<kind>[\w-]+)(?: in (?P<code>[A-Za-z_][\w.]*))?",
@@ -93,6 +93,9 @@ SANITIZER_RULES: tuple[Rule, ...] = (
     rule(EventClass.UBSAN, F, "UBSAN", r"(?:Internal error: |Oops: )UBSAN: (?P<kind>[\w -]+)", "UBSAN: {kind}", body=T,
          refine=_no_device, tag="ubsan"),
     rule(EventClass.UBSAN, E, "UBSAN: ", r"^\s*UBSAN: ", "UBSAN (line cut off)", body=T, half=True, tag="ubsan"),
+    # BUG: memory leak      (how fuzzers print an entry of kmemleak's report)
+    rule(EventClass.KMEMLEAK, W, "BUG: memory leak", r"\bBUG: memory leak", "kmemleak: memory leak", code="kmemleak", body=T,
+         refine=_no_device, tag="kmemleak"),
     # kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)
     rule(EventClass.KMEMLEAK, W, "kmemleak", r"kmemleak: (?P<number>\d+) new suspected memory leaks",
          "kmemleak: suspected memory leaks", code="kmemleak", tag="kmemleak"),
@@ -103,17 +106,22 @@ _LOCKDEP_LINES = (
     r"possible irq lock inversion dependency detected|possible deadlock in \w+|bad unlock balance detected|"
     r"suspicious RCU usage|Invalid wait context|held lock freed|lock held when returning to user space|"
     r"nested lock was not taken|[\w-]+-safe -> [\w-]+-unsafe lock order detected|bad contention detected|"
-    r"Nested lock was not taken|circular locking dependency|task exited while holding"
+    r"Nested lock was not taken|circular locking dependency|task exited while holding|trying to register non-static key"
 )
 LOCKDEP_RULES: tuple[Rule, ...] = (
     # WARNING: possible circular locking dependency detected
     # [ INFO: possible circular locking dependency detected ]       (before 4.11)
     # [ BUG: Invalid wait context ]
+    # WARNING: python3/4398 still has locks held!
+    # INFO: trying to register non-static key.
     *(
-        rule(EventClass.LOCKDEP, E, literal, rf"(?:WARNING|INFO|BUG): (?P<kind>{_LOCKDEP_LINES})", "lockdep: {kind}",
+        rule(EventClass.LOCKDEP, E, literal, rf"(?:WARNING|INFO|BUG): (?:\S+/\d+ )?(?P<kind>{_LOCKDEP_LINES}|still has locks held|lock held at task exit time)", "lockdep: {kind}",
              body=T, refine=_lockdep, tag="lockdep")
         for literal in ("WARNING: ", "INFO: ", "BUG: ")
     ),
+    # BUG: MAX_LOCKDEP_CHAINS too low!             (lockdep gives up; the kernel is fine)
+    rule(EventClass.LOCKDEP, W, "BUG: MAX_", r"\bBUG: (?P<code>MAX_\w+) too low", "lockdep: {code} too low", body=T,
+         refine=_no_device, tag="lockdep"),
     # drivers/infiniband/core/rdma_core.c:123 suspicious rcu_dereference_check() usage!
     rule(EventClass.LOCKDEP, E, "suspicious", r"(?P<path>[\w./-]+:\d+) suspicious \w+\(\) usage", "lockdep: suspicious RCU usage",
          body=T, refine=_place, half=True, tag="lockdep"),
@@ -139,8 +147,9 @@ LOCKUP_RULES: tuple[Rule, ...] = (
          refine=_stack, tag="lockup"),
     # INFO: task python3:2157 blocked for more than 120 seconds.
     # INFO: task kworker/0:1:12 blocked in I/O wait for more than 122 seconds.
-    rule(EventClass.HUNG_TASK, E, "INFO: task ", r"INFO: task (?P<process>.+):(?P<pid>\d+) blocked\b.*? for more than (?P<time>\d+) seconds?",
+    rule(EventClass.HUNG_TASK, E, "INFO: task ", r"INFO: task (?P<process>.+):(?P<pid>\d+) (?:blocked\b.*?|can't die) for more than (?P<time>\d+) seconds?",
          "hung task", body=T, refine=_stack, tag="hung"),
+    # INFO: task python3:12632 can't die for more than 143 seconds.
     # INFO: task python3:2157 blo      (cut)
     rule(EventClass.HUNG_TASK, E, "INFO: task ", r"INFO: task (?P<process>\S+?):?(?P<pid>\d+)?(?: blo\w*.*)?$", "hung task (line cut off)",
          body=T, refine=_stack, half=True, tag="hung"),
@@ -155,7 +164,7 @@ LOCKUP_RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 _OOPS = (
-    r"general protection fault|divide error|invalid opcode|double fault|stack segment|stack-segment|int3|"
+    r"general protection fault|divide[ _]error|invalid opcode|double fault|stack segment|stack-segment|int3|"
     r"alignment check|segment not present|invalid TSS|bounds|coprocessor segment overrun|control protection"
 )
 BUG_RULES: tuple[Rule, ...] = (
@@ -168,25 +177,36 @@ BUG_RULES: tuple[Rule, ...] = (
     # BUG: kernel NULL pointer dereference, address: 0000000000000010
     # BUG: unable to handle page fault for address: ffffc90000a00000
     # BUG: unable to handle kernel paging request at ffffc90000a00000
-    rule(K, F, "BUG: ", r"BUG: (?P<kind>kernel NULL pointer dereference|unable to handle (?:kernel )?(?:page fault|paging request|NULL pointer dereference)|stack guard page was hit|TASK stack guard page was hit)",
+    rule(K, F, "BUG: ", r"\bBUG: (?P<kind>[Kk]ernel NULL pointer dereference|[Uu]nable to handle (?:kernel )?(?:page fault|paging request|NULL pointer dereference|data access|instruction fetch|unknown data access)|stack guard page was hit|TASK stack guard page was hit)",
          "{kind}", body=T, refine=_stack, tag="oops"),
     # Unable to handle kernel NULL pointer dereference at virtual address 0000000000000008        (arm64)
     rule(K, F, "Unable to handle kernel", r"Unable to handle kernel (?P<kind>NULL pointer dereference|paging request|\w+[\w ]*?) at",
          "{kind}", body=T, refine=_stack, tag="oops"),
     # Internal error: Oops: 0000000096000004 [#1] SMP                                              (arm64)
-    rule(K, F, "Internal error:", r"Internal error: (?P<kind>[^\[0-9]+?):? ?[0-9a-f]* \[#\d+\]", "{kind}", body=T,
+    rule(K, F, "Internal error:", r"Internal error: (?P<kind>[^\[0-9:][^\[0-9]*?)?[:, ]*[0-9a-f]* \[#\d+\]", "{kind}", body=T,
          refine=_stack, tag="oops"),
     # general protection fault, probably for non-canonical address 0x300610d01000000: 0000 [#1] PREEMPT
     # Oops: general protection fault, probably for non-canonical address 0xdffffc0000000001: 0000 [#1] SMP
     *(
-        rule(K, F, literal, rf"^\s*(?:Oops: )?(?P<kind>{_OOPS})(?=[,:])(?!.* ip:)(?:.*: [0-9a-f]{{4}} \[#\d+\]|,.*)", "{kind}",
+        rule(K, F, literal, rf"^\s*(?:Oops: )?(?P<kind>{_OOPS})(?=[,:]| for | maybe )(?!.* ip:)(?:.*: [0-9a-f]{{4}} \[#\d+\]|,.*)", "{kind}",
              body=T, refine=_stack, tag="oops")
         for literal in ("[#", "fault, ")
     ),
+    # PANIC: double fault, error_code: 0x0
+    rule(K, F, "PANIC", r"^\s*PANIC: (?P<kind>double fault|early exception)", "{kind}", body=T, refine=_stack, tag="oops"),
     # Oops: 0000 [#1] SMP PTI
     # Oops: Oops: 0002 [#1] SMP NOPTI
-    rule(K, F, "Oops", r"^\s*Oops: (?:Oops: )?(?P<kind>[\w ,-]*?):? ?[0-9a-f]{4,16} \[#\d+\]", "Oops {kind}", body=T,
+    # Oops [#1]                                               (RISC-V)
+    # Oops: Kernel access of bad area, sig: 11 [#1]           (POWER)
+    rule(K, F, "Oops", r"^\s*Oops:? (?:Oops: )?(?P<kind>[\w ,-]*?):? ?(?:sig: \d+ |[0-9a-f]{4,16} )?\[#\d+\]", "Oops {kind}", body=T,
          refine=_stack, half=True, tag="oops"),
+    # BUG: Dentry ffff880175978600{i=27,n=lo}  still in use (1) [unmount of proc proc]
+    # BUG: Dentry 00000000e6f5a9d6{i=8,n=bus}  still in use (1) [unmount of cgroup cgroup]
+    rule(K, F, "BUG: Dentry", r"\bBUG: Dentry \S+", "dentry still in use at unmount", code="Dentry still in use", body=T,
+         refine=_no_device, awaits=True, tag="bug"),
+    # VFS: Busy inodes after unmount of sda1. Self-destruct in 5 seconds.  Have a nice day...
+    # VFS: Close: file count is 0
+    rule(K, F, "VFS: ", r"VFS: (?P<code>Busy inodes after unmount|Close: file count is (?:0|zero))", "VFS: {code}", refine=_no_device, tag="vfs"),
     # BUG: Bad page state in process ib_write_bw  pfn:7ebca0
     # BUG: Bad rss-counter state mm:00000000a1b2c3d4 idx:1 val:5
     rule(K, F, "BUG: Bad", r"BUG: (?P<code>Bad [\w-]+(?: (?:state|map))?)(?: in process (?P<process>.*?)\s+pfn)?", "BUG: {code}", body=T,
@@ -196,13 +216,13 @@ BUG_RULES: tuple[Rule, ...] = (
     # BUG: sleeping function called from invalid context at kernel/locking/mutex.c:580
     # BUG: scheduling while atomic: swapper/0/0/0x00000002
     # BUG: spinlock bad magic on CPU#1, kworker/1:1/45
-    rule(K, F, "BUG: ", r"BUG: (?!KASAN|KFENCE|KCSAN|KMSAN|RESTRACK|soft lock)(?P<code>[A-Za-z][\w .'/()-]*?)(?= (?:at|in|on|for) |[:,!\[{]|$)",
+    rule(K, F, "BUG: ", r"(?<! - )\bBUG: (?!KASAN|KFENCE|KCSAN|KMSAN|RESTRACK|soft lock)(?P<code>[A-Za-z][\w .'/()-]*?)(?= (?:at|in|on|for) |[:,!\[{]|$)",
          "", body=T, refine=_other_bug, tag="bug"),
     # Kernel panic - not syncing: Fatal exception
     rule(K, F, "Kernel panic", r"Kernel panic(?: - (?:not syncing)?:? ?(?P<kind>.*))?", "kernel panic: {kind}", code="panic",
          body=T, refine=_stack, tag="panic"),
     # BUG: KASA      (cut)
-    rule(K, F, "BUG:", r"BUG:", "BUG (line cut off)", code="BUG", body=T, refine=_no_device, half=True, tag="bug"),
+    rule(K, F, "BUG:", r"\bBUG:", "BUG (line cut off)", code="BUG", body=T, refine=_no_device, half=True, tag="bug"),
 )  # fmt: skip
 
 WARN_RULES: tuple[Rule, ...] = (
@@ -213,14 +233,18 @@ WARN_RULES: tuple[Rule, ...] = (
     rule(Wn, E, "ODEBUG", r"ODEBUG: (?P<kind>\w+ (?:active|destroyed|not available)).*?(?:object type: (?P<type>\w+))?", "ODEBUG: {kind}",
          code="ODEBUG", body=T, refine=_no_device, awaits=True, tag="odebug"),
     # WARNING: CPU: 2 PID: 2255 at drivers/dma-buf/dma-buf.c:1527 dma_buf_vmap+0x224/0x430
-    rule(Wn, W, "WARNING: ", rf"WARNING: CPU: \d+ PID: \d+ at (?:{_SRC} )?{_FUNC}?", "WARNING", body=T, refine=_place, tag="warn"),
+    rule(Wn, W, "WARNING: ", rf"WARNING: CPU: \d+ PID: -?\d+ at (?:{_SRC}(?: |$))?{_FUNC}?", "WARNING", body=T, refine=_place, tag="warn"),
     # WARNING: drivers/dma-buf/dma-buf.c:1527 at dma_buf_vmap+0x224/0x430, CPU#2: python3/2255
-    rule(Wn, W, "WARNING: ", rf"WARNING: (?:\[[^\]]*\] )?{_SRC} at {_FUNC}", "WARNING", body=T, refine=_place, tag="warn"),
+    rule(Wn, W, "WARNING: ", rf"WARNING: (?:\[[^\]]*\] )?{_SRC} at (?:{_FUNC}|0x)", "WARNING", body=T, refine=_place, tag="warn"),
+    # WARNING: lib/debugobjects.c:615 at 0x0, CPU#1: kworker/1:3/17677
     # WARNING: at drivers/infiniband/core/umem.c:55 ib_umem_release+0x1/0x2()                       (before 3.11)
-    rule(Wn, W, "WARNING: ", rf"WARNING: at (?:{_SRC} )?{_FUNC}?", "WARNING", body=T, refine=_place, tag="warn"),
+    rule(Wn, W, "WARNING: ", rf"WARNING: at (?:{_SRC}(?: |$))?{_FUNC}?", "WARNING", body=T, refine=_place, tag="warn"),
     # WARNING: CPU: 2 PI      (cut)
     rule(Wn, W, "WARNING: ", r"WARNING: (?:C(?:P|$)|(?:drivers|kernel|mm|lib|net|fs|arch|include|block|security|crypto)/)", "WARNING (line cut off)",
          body=T, refine=_no_device, half=True, tag="warn"),
+    # WARNING: kernel stack regs at ffff8801d100fea8 in python3:16059 has bad 'bp' value ffff8801d100ff28
+    rule(Wn, W, "WARNING: kernel stack", r"WARNING: (?P<code>kernel stack) (?:regs|frame pointer)", "WARNING: kernel stack has bad values",
+         body=T, refine=_no_device, tag="unwind"),
     # ------------[ cut here ]------------
     rule(Wn, W, "cut here", r"^\s*-+\[ cut here \]-+", "WARNING (report cut off)", body=T, refine=_no_device, weak=True, tag="cut"),
     # irq 16: nobody cared (try booting with the "irqpoll" option)
