@@ -22,14 +22,16 @@ _HARDWARE = frozenset(
         EventClass.MLX5, EventClass.RDMA,
     }
 )  # fmt: skip
-# Pairs that belong together although one of the two does not say its bdf.
-_KIN = (
-    frozenset({EventClass.XID, EventClass.NVRM}),
-    frozenset({EventClass.IOMMU, EventClass.MLX5}),
-    frozenset({EventClass.IOMMU, EventClass.RDMA}),
-    frozenset({EventClass.MLX5, EventClass.RDMA}),
-    frozenset({EventClass.MLX5, EventClass.HUNG_TASK}),
-)
+# Classes that belong together although one of the two does not say its bdf.
+_KIN: dict[EventClass, frozenset[EventClass]] = {
+    EventClass.XID: frozenset({EventClass.NVRM}),
+    EventClass.NVRM: frozenset({EventClass.XID}),
+    EventClass.IOMMU: frozenset({EventClass.MLX5, EventClass.RDMA}),
+    EventClass.MLX5: frozenset({EventClass.IOMMU, EventClass.RDMA, EventClass.HUNG_TASK}),
+    EventClass.RDMA: frozenset({EventClass.IOMMU, EventClass.MLX5}),
+    EventClass.HUNG_TASK: frozenset({EventClass.MLX5}),
+}
+_NO_KIN: frozenset[EventClass] = frozenset()
 
 _Key = tuple[EventClass, str | None, str | None]
 
@@ -44,12 +46,11 @@ def near(first: Draft, second: Draft) -> bool:
 
 def related(first: Draft, second: Draft) -> bool:
     """Can one have caused the other?"""
-    one, other = first.cls, second.cls
     if first.device and second.device:
         if first.device != second.device and first.devices.isdisjoint(second.devices):
             return False
-        return one in _HARDWARE and other in _HARDWARE
-    return one is not other and any(one in kin and other in kin for kin in _KIN)
+        return first.cls in _HARDWARE and second.cls in _HARDWARE
+    return second.cls in _KIN.get(first.cls, _NO_KIN)
 
 
 class Aggregator:
@@ -133,13 +134,13 @@ class Aggregator:
         if newcomer.cls not in _HARDWARE and newcomer.cls is not EventClass.HUNG_TASK:
             return
         for other in self._recent:
-            if other is entry or other.key == entry.key or not related(other, newcomer):
+            # Most are not related: asked first, since a flood of reports asks it of all that are held.
+            if not related(other, newcomer) or other.key == entry.key or not near(other, newcomer):
                 continue
-            if near(other, newcomer):
-                if other.id not in entry.linked:
-                    entry.linked.append(other.id)
-                if entry.id not in other.linked:
-                    other.linked.append(entry.id)
+            if other.id not in entry.linked:
+                entry.linked.append(other.id)
+            if entry.id not in other.linked:
+                other.linked.append(entry.id)
 
     def escalate(self, cls: EventClass, later: Draft) -> None:
         """`later` says that the last event of this class left the device unusable: it was fatal."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from gdrstorm.kmsg import bodies
 from gdrstorm.kmsg.aggregate import Aggregator
 from gdrstorm.kmsg.draft import Draft, Part, open_draft
-from gdrstorm.kmsg.families import match
+from gdrstorm.kmsg.headlines import match
 from gdrstorm.kmsg.prefilter import suspicious
 from gdrstorm.kmsg.rules import Body, Head, Line, Rule
 from gdrstorm.kmsg.types import Gap, Record

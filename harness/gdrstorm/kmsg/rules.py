@@ -83,9 +83,16 @@ class Line:
     def failing(self) -> bool:
         """Is there a word of failure in the line?"""
         if self._failing is None:
-            lowered = self.text.lower()
-            self._failing = any(word in lowered for word in FAILING_WORDS)
+            self._failing = _has_any(self.text.lower(), FAILING_WORDS)
         return self._failing
+
+
+def _has_any(text: str, words: tuple[str, ...]) -> bool:
+    """A plain loop: any() with a generator takes twice as long."""
+    for word in words:  # noqa: SIM110
+        if word in text:
+            return True
+    return False
 
 
 @dataclass(slots=True)
