@@ -211,17 +211,27 @@ def _dmar(draft: Draft, line: Line) -> Part:
 
 
 _SMMU_MORE = re.compile(
-    r"arm-smmu(?:-v3)? [\w.:-]+:\s+(?:0x(?P<word>[0-9a-f]{16})\s*$|(?:un)?priv |.*fault|GFSR)"
+    r"arm-smmu(?:-v3)? [\w.:-]+:\s+(?:0x(?P<word>[0-9a-f]{8} ?[0-9a-f]{8})\s*$|(?:un)?priv |.*fault|GFSR)"
+)
+_SMMU_NAMED = re.compile(
+    r": event: (?P<code>[A-Z]\w+)(?: client: (?P<client>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))?"
 )
 
 
 def _smmu(draft: Draft, line: Line) -> Part:
+    if draft.row == 4 and (named := _SMMU_NAMED.search(line.text)):
+        # Since 6.15 the raw record is followed by the same in words.
+        draft.row += 1
+        draft.code = named["code"]
+        draft.device = parse_bdf(named["client"] or "")
+        draft.title = f"SMMUv3 {draft.code}"
+        return Part.YES
     found = _SMMU_MORE.search(line.text)
     if not found or ": event" in line.text:
         return Part.NO
     if found["word"]:
         # Event record: word 0 bits 63:32 are the StreamID, word 2 the input address (SMMUv3 architecture, 7.3).
-        value = int(found["word"], 16)
+        value = int(found["word"].replace(" ", ""), 16)
         if draft.row == 0:
             draft.details["sid"] = f"{value >> 32:#x}"
         elif draft.row == 2:
@@ -229,6 +239,23 @@ def _smmu(draft: Draft, line: Line) -> Part:
         draft.row += 1
     else:
         draft.details.setdefault("access", line.text.rsplit(":", 1)[-1].strip())
+    return Part.YES
+
+
+_SXID_MORE = re.compile(
+    r"SXid \((?P<where>[^)]*)\): (?P<number>\d+), (?:Severity \d|(?P<data>Data \{.*))"
+)
+
+
+def _sxid(draft: Draft, line: Line) -> Part:
+    """An SXid is three lines: what, then `Severity 1 Engine instance ...`, then `Data {...}`."""
+    found = _SXID_MORE.search(line.text)
+    if not found or found["number"] != draft.code:
+        return Part.NO
+    if parse_bdf(found["where"].removeprefix("PCI:")) != draft.device:
+        return Part.NO
+    if found["data"]:
+        draft.details["data"] = found["data"]
     return Part.YES
 
 
@@ -342,7 +369,7 @@ def _gsp(draft: Draft, line: Line) -> Part:
 
 
 _RM_MORE = re.compile(
-    r"NVRM: .*(?:rm_init_adapter failed|module->open\(\) failed|None of the NVIDIA devices|probe routine|"
+    r"NVRM:? .*(?:rm_init_adapter failed|module->open\(\) failed|None of the NVIDIA devices|probe routine|"
     r"RmInitAdapter failed|failed to open)"
 )
 
@@ -360,7 +387,7 @@ def _rm_init(draft: Draft, line: Line) -> Part:
 
 
 _LOST_MORE = re.compile(
-    r"NVRM: (?:\(PCI ID|installed in this system|fallen off|BAR\d|The NVIDIA probe routine|None of the NVIDIA|"
+    r"NVRM:? (?:\(PCI ID|installed in this system|fallen off|BAR\d|The NVIDIA probe routine|None of the NVIDIA|"
     r"The system BIOS|This is a|GPU serial|A GPU crash dump|nvidia-bug-report|.*is not supported by)"
 )
 
@@ -402,6 +429,7 @@ ABSORBERS: dict[Body, Callable[[Draft, Line], Part]] = {
     Body.RECORD: _record,
     Body.DMAR: _dmar,
     Body.SMMU: _smmu,
+    Body.SXID: _sxid,
     Body.HEALTH: _health,
     Body.CQE: _cqe,
     Body.GSP: _gsp,

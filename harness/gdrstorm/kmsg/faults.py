@@ -228,6 +228,8 @@ class Classifier:
                 continue
             if earlier.tag == "cut" and draft.body is Body.TRACE:
                 return earlier
+            if earlier.tag == "warn" and not earlier.framed and _explains(draft, earlier):
+                return earlier
             if earlier.awaits:
                 if draft.body is Body.TRACE and draft.tag in {"warn", "bug", "ubsan", "oops"}:
                     return earlier
@@ -315,6 +317,27 @@ class Classifier:
         return True
 
 
+# Whose WARNING may come before its message: which file warns, and the tag of the message's row.
+_EXPLAINED = {
+    "list": ("list_debug.c",),
+    "refcount": ("refcount.c",),
+    "odebug": ("debugobjects.c",),
+    "dmaapi": ("dma-debug.c", "debug.c"),
+    "lockup": ("watchdog.c", "watchdog_hld.c"),
+    "netdev": ("sch_generic.c",),
+}
+
+
+# Newer kernels have no WARNING beside these messages: the code must not depend on that.
+_NAMED_BY_MESSAGE = frozenset({"lockup", "netdev"})
+
+
+def _explains(draft: Draft, warning: Draft) -> bool:
+    """Is this the message of a WARNING whose headline came first (Arm, kernels before 4.15, lost order)?"""
+    file = (warning.code or "").partition(":")[0]
+    return file in _EXPLAINED.get(draft.tag, ())
+
+
 def _continues(prelude: Draft, draft: Draft) -> bool:
     """Is this headline the one that the prelude announced?"""
     if prelude.tag == "gsp":
@@ -327,14 +350,20 @@ def _continues(prelude: Draft, draft: Draft) -> bool:
 def _join(prelude: Draft, draft: Draft) -> None:
     """The prelude becomes the report: the headline's words, the worse severity, the first line's place."""
     strong = prelude.awaits and not prelude.weak
-    if strong:
-        # list corruption and refcount messages say what is wrong; the WARNING only says where.
-        prelude.code = draft.code or prelude.code
+    if prelude.tag == "warn" and draft.tag in _EXPLAINED:
+        # The message says what is wrong; the WARNING only says where.
+        prelude.cls, prelude.title, prelude.tag = draft.cls, draft.title, draft.tag
+        prelude.device = draft.device
+        prelude.code = draft.code if draft.tag in _NAMED_BY_MESSAGE else prelude.code
+        draft.awaits, strong = False, True
+    elif strong:
+        if prelude.tag not in _NAMED_BY_MESSAGE:
+            prelude.code = draft.code or prelude.code
     else:
         prelude.cls, prelude.code, prelude.title = draft.cls, draft.code, draft.title
         prelude.severity, prelude.tag, prelude.body = draft.severity, draft.tag, draft.body
         prelude.device = draft.device or prelude.device
-    if strong and draft.tag == "refcount":
+    if strong and draft.tag == "refcount" and draft.awaits:
         prelude.awaits = True
     else:
         prelude.awaits = draft.awaits

@@ -40,6 +40,7 @@ class Body(enum.Enum):
     DMAR = enum.auto()
     AMDVI = enum.auto()
     SMMU = enum.auto()
+    SXID = enum.auto()
     HEALTH = enum.auto()
     CQE = enum.auto()
     GSP = enum.auto()

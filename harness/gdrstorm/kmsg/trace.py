@@ -61,7 +61,7 @@ _TAIL = re.compile(
     rf"Disabling lock debugging|Dumping ftrace|{_REGISTERS} ?[:=])"
 )
 _OWN_HEADLINE = re.compile(
-    r"(?<!\w)BUG: (?!KASAN: maybe)|INFO: task |INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: "
+    r"(?<!\w)(?<! - )BUG: (?!KASAN: maybe)|INFO: task |INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: "
 )
 # The line of die() that follows a BUG: `invalid opcode: 0000 [#1] SMP` (x86), `Internal error: Oops - BUG: 0 [#1]` (Arm).
 _DIE = re.compile(

@@ -152,24 +152,26 @@ def _half_xid(head: Head, found: re.Match[str], line: Line) -> Head:
 
 
 def _assertion(head: Head, found: re.Match[str], line: Line) -> Head:
-    """The code is the place where printed, else the status name."""
-    if found["file"]:
+    """The code is the place where printed, else the status name; a check, which is no bug, has it the other way."""
+    kind = found["kind"]
+    if found["file"] and (kind or not found["status"]):
         head.code = found["file"]
     elif found["status"]:
         head.code = found["status"]
-    head.title = f"NVRM assertion failed: {normalise_title(found['what'])}"
+    what = normalise_title(found["what"])
+    head.title = f"NVRM {(kind or 'check').lower()} failed: {what}"
     return head
 
 
 _NVRM_OK = re.compile(
-    r"NVRM: (?:loading |GPU at |GPU Board Serial|(?:GPU \S+: )?GPU serial number|Persistence mode is|"
+    r"NVRM:? (?:loading |GPU at |GPU Board Serial|(?:GPU \S+: )?GPU serial number|Persistence mode is|"
     r"A GPU crash dump has been|nvidia-bug-report|Open nvidia\.ko is only ready|"
     r"installed in this system|Applied patches|\S*: TLS: )|successful|"
     r"Rate limiting"
 )
 _NVRM_STATUS = re.compile(r"\b(NV_ERR_\w+)")
 _NVRM_FUNC = re.compile(
-    r"NVRM: (?:GPU\d+ |GPU \S+: )?(\[?[A-Za-z_]\w+-?\w*\]?)(?:\(\))?(?::| failed)"
+    r"NVRM:? (?:GPU\d+ |GPU \S+: )?(\[?[A-Za-z_]\w+-?\w*\]?)(?:\(\))?(?::| failed)"
 )
 _NVRM_GPU = re.compile(r"GPU ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): ")
 
@@ -180,7 +182,7 @@ def _nvrm_other(head: Head, found: re.Match[str], line: Line) -> Head | None:
         return None
     status = _NVRM_STATUS.search(line.text)
     func = _NVRM_FUNC.search(line.text)
-    text = line.text[line.text.index("NVRM:") + 5 :].strip()
+    text = line.text.partition("NVRM")[2].removeprefix(":").strip()
     if gpu := _NVRM_GPU.match(text):
         head.device = parse_bdf(gpu[1])
         text = text[gpu.end() :]
@@ -209,7 +211,7 @@ XID_RULES: tuple[Rule, ...] = (
          refine=_xid, tag="xid"),
     # nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 34 egress non-posted PRIV error
     rule(X, E, "SXid", r"SXid \((?P<where>[^)]*)\): (?P<number>\d+)(?:,(?P<rest>.*))?", "SXid",
-         refine=_sxid, tag="sxid"),
+         body=Body.SXID, refine=_sxid, tag="sxid"),
     # NVRM: Xid (PCI:0000:9      (cut)
     rule(X, E, "Xid", r"NVRM: Xid(?: |$)", "Xid (line cut off)", refine=_half_xid, half=True, tag="xid"),
 )  # fmt: skip
@@ -217,66 +219,71 @@ XID_RULES: tuple[Rule, ...] = (
 NVRM_RULES: tuple[Rule, ...] = (
     # NVRM: GPU 0000:04:01.0: RmInitAdapter failed! (0x11:0x45:2525)
     # NVRM: RmInitAdapter failed! (0x26:0xffff:1375)
-    rule(N, F, "RmInitAdapter", rf"NVRM: (?:{_GPU}: )?RmInitAdapter failed!?(?: \((?P<code>[^)]*)\)?)?",
+    rule(N, F, "RmInitAdapter", rf"NVRM:? (?:{_GPU}: )?RmInitAdapter failed!?(?: \((?P<code>[^)]*)\)?)?",
          "NVRM RmInitAdapter failed {code}", body=Body.RM_INIT, tag="rminit"),
     # NVRM: GPU 0000:04:01.0: rm_init_adapter failed, device minor number 0
-    rule(N, F, "rm_init_adapter", rf"NVRM: (?:{_GPU}: )?rm_init_adapter failed",
+    rule(N, F, "rm_init_adapter", rf"NVRM:? (?:{_GPU}: )?rm_init_adapter failed",
          "NVRM rm_init_adapter failed", code="rm_init_adapter", body=Body.RM_INIT, tag="rminit"),
     # NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.
-    rule(N, F, "fallen off", rf"NVRM: (?:{_GPU}: )?(?:.* )?fallen off the bus", "GPU has fallen off the bus",
+    rule(N, F, "fallen off", rf"NVRM:? (?:{_GPU}: )?(?:.* )?fallen off the bus", "GPU has fallen off the bus",
          code="79", body=Body.NVRM_LOST, tag="lost"),
     # NVRM: The NVIDIA GPU 0000:b3:00.0
     #   NVRM: (PCI ID: 10de:26b5) installed in this system has
     #   NVRM: fallen off the bus and is not responding to commands.
-    rule(N, E, "The NVIDIA GPU", r"NVRM: The NVIDIA GPU (?P<bdf>[0-9a-f:.]+)", "NVRM: GPU unusable",
+    rule(N, E, "The NVIDIA GPU", r"NVRM:? The NVIDIA GPU (?P<bdf>[0-9a-f:.]+)", "NVRM: GPU unusable",
          body=Body.NVRM_LOST, weak=True, tag="lost"),
     # NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:
-    rule(N, E, "PCI I/O region", r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid",
+    rule(N, E, "PCI I/O region", r"NVRM:? This PCI I/O region assigned to your NVIDIA device is invalid",
          "NVRM: BAR is invalid", code="BAR", body=Body.NVRM_LOST, tag="bar"),
     # NVRM: kfspPollForResponse_IMPL: FSP command timed out
-    rule(N, F, "FSP", r"NVRM: .*\bFSP\b.*(?:timed out|[Tt]imeout|failed)", "NVRM FSP command timed out",
+    rule(N, F, "FSP", r"NVRM:? .*\bFSP\b.*(?:timed out|[Tt]imeout|failed)", "NVRM FSP command timed out",
          code="FSP_TIMEOUT", body=Body.GSP, tag="fsp"),
     # NVRM: GPU0 kgspHealthCheck_TU102: ****************** GSP-CrashCat Report *******************
-    rule(N, F, "GSP-CrashCat", r"NVRM: .*GSP-CrashCat Report", "NVRM GSP-CrashCat report",
+    rule(N, F, "GSP-CrashCat", r"NVRM:? .*GSP-CrashCat Report", "NVRM GSP-CrashCat report",
          code="GSP_CRASHCAT", body=Body.GSP, tag="gsp"),
     # NVRM: GPU0 _kgspLogXid119: ********************* GSP Timeout **********************
-    rule(N, F, "GSP Timeout", r"NVRM: .*\*\* GSP Timeout \*\*", "NVRM GSP timeout",
+    rule(N, F, "GSP Timeout", r"NVRM:? .*\*\* GSP Timeout \*\*", "NVRM GSP timeout",
          code="GSP_TIMEOUT", body=Body.GSP, weak=True, tag="gsp"),
     # NVRM: GPU0 _kgspProcessRpcEvent: Failed to process received event 0x1004 (RC_TRIGGERED) from GPU0: status=0x21
-    rule(N, F, "_kgspProcessRpcEvent", r"NVRM: .*_kgspProcessRpcEvent: (?:Failed to process|Attempted|Unexpected)",
+    rule(N, F, "_kgspProcessRpcEvent", r"NVRM:? .*_kgspProcessRpcEvent: (?:Failed to process|Attempted|Unexpected)",
          "NVRM GSP event not processed", code="GSP_RPC_EVENT", body=Body.GSP, weak=True, tag="gsp"),
     # GSP task watchdog timeout @ pc:0x1b3e756, partition:4#0, task:3
     # GSP task exception: (cause:0x5) @ pc:0x...      RECONSTRUCTED
     rule(N, F, "GSP task", r"GSP task (?:watchdog timeout|timeout|exception)", "NVRM GSP task {what}",
          code="GSP_TASK", body=Body.GSP, tag="gsp"),
     # NVRM: Timeout waiting for RPC from GSP!
-    rule(N, F, "GSP", r"NVRM: .*(?:[Tt]imeout|timed out).*\bGSP\b", "NVRM GSP timeout",
+    rule(N, F, "GSP", r"NVRM:? .*(?:[Tt]imeout|timed out).*\bGSP\b", "NVRM GSP timeout",
          code="GSP_TIMEOUT", body=Body.GSP, tag="gsp"),
     # NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30). ...
-    rule(N, F, "Rate limiting GSP", r"NVRM: Rate limiting GSP RPC error prints(?: for GPU at PCI:(?P<bdf>[0-9a-f:]+))?",
+    rule(N, F, "Rate limiting GSP", r"NVRM:? Rate limiting GSP RPC error prints(?: for GPU at PCI:(?P<bdf>[0-9a-f:]+))?",
          "NVRM GSP timeout", code="GSP_TIMEOUT", body=Body.GSP, half=True, tag="gsp"),
     # NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED]
-    rule(N, E, "NV_ERR_RESET_REQUIRED", r"NVRM: .*Assertion failed: (?P<what>[^\[@]*)(?:\[(?P<status>NV_ERR_RESET_REQUIRED)\])?(?:.*@ (?P<file>\S+:\d+))?",
+    rule(N, E, "NV_ERR_RESET_REQUIRED", r"NVRM:? .*(?P<kind>Assertion) failed: (?P<what>[^\[@]*)(?:\[(?P<status>NV_ERR_RESET_REQUIRED)\])?(?:.*@ (?P<file>\S+:\d+))?",
          "", refine=_assertion, escalates=X, tag="assert"),
     # NVRM: nvAssertFailedNoLog: Assertion failed: pIOVAS != NULL @ io_vaspace.c:592
     # NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from f() @ mem.c:76
-    rule(N, E, "ssertion", r"NVRM: .*[Aa]ssertion failed:? ?(?P<what>[^\[@]*)(?:\[(?P<status>NV_ERR_\w+)\])?(?:.*@ (?P<file>\S+:\d+))?",
-         "", refine=_assertion, tag="assert"),
+    # NVRM: nvCheckFailedNoLog: Check failed: status == NV_OK @ gpu_user_shared_data.c:503
+    # NVRM nvAssertFailedNoLog: Assertion failed: status == NV_OK @ kernel_gsp_ga102.c:235      (drivers 515 to 520)
+    *(
+        rule(N, E, literal, r"NVRM:? .*(?:(?P<kind>[Aa]ssertion) failed:?|Check failed:) ?(?P<what>[^\[@]*)(?:\[(?P<status>NV_ERR_\w+)\])?(?:.*@ (?P<file>\S+:\d+))?",
+             "", refine=_assertion, tag="assert")
+        for literal in ("ssertion", "Check failed: ")
+    ),
     # NVRM: API mismatch: the client has the version 570.133.20, but
-    rule(N, E, "API mismatch", r"NVRM: API mismatch", "NVRM API mismatch between library and kernel module",
+    rule(N, E, "API mismatch", r"NVRM:? API mismatch", "NVRM API mismatch between library and kernel module",
          code="API mismatch", tag="api"),
     # NVRM: The NVIDIA probe routine failed for 1 device(s).
-    rule(N, E, "NVIDIA", r"NVRM: (?:The NVIDIA probe routine (?P<what>failed|was not called)|None of the NVIDIA devices were|No NVIDIA (?:GPU found|devices probed|PCI devices found))",
+    rule(N, E, "NVIDIA", r"NVRM:? (?:The NVIDIA probe routine (?P<what>failed|was not called)|None of the NVIDIA devices were|No NVIDIA (?:GPU found|devices probed|PCI devices found))",
          "NVRM probe routine {what}", code="probe", body=Body.RM_INIT, tag="probe"),
     # NVRM: GPU is lost, skipping nvidia_ioctl      RECONSTRUCTED
-    rule(N, F, "GPU is lost", r"NVRM: .*GPU is lost", "GPU is lost", code="GPU is lost", tag="gone"),
+    rule(N, F, "GPU is lost", r"NVRM:? .*GPU is lost", "GPU is lost", code="GPU is lost", tag="gone"),
     # NVRM: dma-buf attach failed: PCI topology not supported for dma-buf      RECONSTRUCTED
-    rule(N, E, "dma-buf attach failed", r"NVRM: (?P<code>dma-buf attach failed): (?P<reason>.*)",
+    rule(N, E, "dma-buf attach failed", r"NVRM:? (?P<code>dma-buf attach failed): (?P<reason>.*)",
          "NVRM dma-buf attach failed: {reason}", tag="dmabuf"),
     # NVRM: rpcRmApiControl_GSP: GspRmControl failed: hClient=0xc1d00069; ... status=0x00000062
     # NVRM: GPU 0000:01:00.0: request_irq() failed (-22)
     # NVRM: failed to get dma-buf file descriptor      RECONSTRUCTED
-    rule(N, E, "NVRM", r"NVRM:", "", refine=_nvrm_other, failing=True, tag="nvrm"),
+    rule(N, E, "NVRM", r"NVRM(?::| \w+:)", "", refine=_nvrm_other, failing=True, tag="nvrm"),
     # NVRM: Attempting to remove device 0000:01:00.0 with non-zero usage count!
     # NVRM: GPU0 kgspRpcPmuHalted: Received signal from GSP that PMU has halted.      RECONSTRUCTED
     rule(N, E, "NVRM", r"NVRM:.*(?:NV_ERR_|mismatch|non-zero usage count|is not supported|bugcheck|has halted)",

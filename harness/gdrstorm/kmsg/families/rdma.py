@@ -145,7 +145,9 @@ MLX5_RULES: tuple[Rule, ...] = (
     rule(M, E, "failed with error", r"(?P<driver>mlx5_core|mlx5_ib|nvidia[-\w]*|irdma|ice|bnxt_\w+|vfio-pci)\b.*?: probe (?:of (?P<bdf>[0-9a-f:.]+)|with driver \S+) failed with error (?P<code>-?\d+)",
          "probe of {driver} failed", refine=_probe, tag="probe"),
     # mlx5_core 0000:01:00.0 eth0: NETDEV WATCHDOG: CPU: 5: transmit queue 3 timed out 5123 ms
-    rule(M, E, "NETDEV WATCHDOG", r"mlx5_core.*(?P<code>NETDEV WATCHDOG)", "mlx5 transmit queue timed out", tag="mlx5-tx"),
+    # NETDEV WATCHDOG: ens1f0 (mlx5_core): transmit queue 4 timed out                                (a WARNING follows)
+    rule(M, E, "NETDEV WATCHDOG", r"mlx5_core.*NETDEV WATCHDOG|NETDEV WATCHDOG: \S+ \(mlx5_core\)", "mlx5 transmit queue timed out",
+         code="NETDEV WATCHDOG", body=Body.TRACE, awaits=True, tag="netdev"),
     # mlx5_core 0000:01:00.0: Firmware over 120000 MS in pre-initializing state, aborting
     rule(M, F, "irmware over", r"(?P<code>Firmware over) \d+ MS in \S+ state", "mlx5 firmware does not initialize", tag="mlx5-fw"),
     # infiniband mlx5_0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12
