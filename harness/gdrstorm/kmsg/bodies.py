@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from gdrstorm.kmsg import trace
 from gdrstorm.kmsg.draft import Draft, Part
-from gdrstorm.kmsg.families.pcie import aer_severity
+from gdrstorm.kmsg.families.pcie import aer_severity, mce_status
 from gdrstorm.kmsg.rules import Body, Line, parse_bdf
 from gdrstorm.model.event import EventClass, Severity
 
@@ -112,7 +112,7 @@ def _aer(draft: Draft, line: Line) -> Part:
         return Part.NO
     if "PCIe Bus Error" in text:
         # A second detail block is the next report.
-        if "status" in draft.details or "bits" in draft.details:
+        if draft.details.keys() & {"layer", "status", "bits"}:
             return Part.NO
         if severity := aer_severity(text):
             draft.severity = severity
@@ -130,6 +130,11 @@ def _aer(draft: Draft, line: Line) -> Part:
     return Part.YES
 
 
+_EDR_DEVICE = re.compile(
+    r"EDR: Reported EDR dev: (?P<bdf>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+)
+
+
 def _dpc(draft: Draft, line: Line) -> Part:
     text = line.text
     if line.bdf not in draft.devices or line.bdf is None:
@@ -138,6 +143,9 @@ def _dpc(draft: Draft, line: Line) -> Part:
         return Part.NO
     if not _AER_DETAIL.search(text) and not _AER_BIT.search(text) and "pciehp" not in text:
         return Part.NO
+    if reported := _EDR_DEVICE.search(text):
+        # The port that asks the system to act need not be the one that triggered.
+        draft.devices.add(reported["bdf"])
     _aer_detail(draft, line)
     draft.incomplete = draft.weak
     if "PCIe Bus Error" in text and aer_severity(text) is Severity.FATAL:
@@ -149,7 +157,7 @@ def _dpc(draft: Draft, line: Line) -> Part:
 
 _RECORD = re.compile(r"(?:\{(?P<number>\d+)\})?\[Hardware Error\]:(?P<rest>.*)")
 _RECORD_SEVERITY = re.compile(
-    r"(?:event severity|type): (?P<word>corrected|recoverable|fatal|info)"
+    r"(?P<whole>event severity|type): (?P<word>corrected|recoverable|fatal|info)"
 )
 _RECORD_DEVICE = re.compile(r"device_id: (?P<bdf>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _RECORD_SECTION = re.compile(r"section_type: (?P<section>.+)")
@@ -164,7 +172,11 @@ _CPER_SEVERITY = {
 def record_detail(draft: Draft, rest: str) -> None:
     """One line of a firmware-first record (drivers/firmware/efi/cper.c)."""
     if found := _RECORD_SEVERITY.search(rest):
-        draft.severity = _CPER_SEVERITY[found["word"]]
+        # The event's severity counts; a section's only where the line with the event's was lost.
+        if found["whole"] == "event severity" or "event_severity" not in draft.details:
+            draft.severity = _CPER_SEVERITY[found["word"]]
+        if found["whole"] == "event severity":
+            draft.details["event_severity"] = found["word"]
         draft.incomplete = False
     if found := _RECORD_SECTION.search(rest):
         section = found["section"].strip()
@@ -178,6 +190,16 @@ def record_detail(draft: Draft, rest: str) -> None:
             draft.devices.add(draft.device)
 
 
+def _machine_check(draft: Draft, line: Line) -> Part:
+    """`Machine check events logged` announces the first record; each further one is a report of its own."""
+    check = mce_status(line.text)
+    if check is None or draft.code != "MCE" or "status" in draft.details:
+        return Part.NO
+    draft.details["status"], severity = check
+    draft.raise_severity(severity)
+    return Part.YES
+
+
 def _record(draft: Draft, line: Line) -> Part:
     found = _RECORD.search(line.text)
     if not found:
@@ -188,8 +210,10 @@ def _record(draft: Draft, line: Line) -> Part:
         return Part.YES if belongs else Part.NO
     if f"hwerr{found['number'] or ''}" != draft.tag:
         return Part.NO
-    if "Hardware error from APEI" in found["rest"] or "Machine Check:" in found["rest"]:
+    if "Hardware error from APEI" in found["rest"]:
         return Part.NO
+    if "Machine Check" in found["rest"]:
+        return _machine_check(draft, line)
     record_detail(draft, found["rest"])
     return Part.YES
 

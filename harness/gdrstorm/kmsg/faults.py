@@ -344,7 +344,7 @@ def _continues(prelude: Draft, draft: Draft) -> bool:
         return draft.body is Body.GSP
     if prelude.tag != draft.tag:
         return False
-    return prelude.device is None or draft.device is None or prelude.device == draft.device
+    return prelude.device is None or draft.device is None or draft.device in prelude.devices
 
 
 def _join(prelude: Draft, draft: Draft) -> None:

@@ -47,7 +47,10 @@ _OTHER_IDENT = re.compile(r"\s*\S+\s+([A-Za-z][\w.@/-]*):\s")
 _HOST_KERNEL = re.compile(r"[\w.-]+ kernel: ?")
 _KERNEL = re.compile(r"kernel: ?")
 _CONSOLE_HOST = re.compile(r"[\w.-]+: (?=\[\s*\d+\.\d)")
-_INNER = re.compile(r"(?<=\S)(?=\[ *\d{1,7}\.\d{6}\](?:\[ *[TC]\d+\])?)")
+# A record begins inside a line: glued to the one before it, or behind a prompt of the console.
+_INNER = re.compile(
+    r"(?:(?<=\S)|(?<=login: )|(?<=[$#>] ))(?=\[ *\d{1,7}\.\d{6}\](?:\[ *[TC]\d+\])?)"
+)
 _REPEATED = re.compile(r"\s*message repeated (\d{1,9}) times: \[ ?(.*?)\]?$")
 _LAST_REPEATED = re.compile(r"\s*(?:\S+ )?last message repeated (\d{1,9}) times?")
 _PSTORE = re.compile(

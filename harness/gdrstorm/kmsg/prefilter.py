@@ -20,7 +20,7 @@ _PLAIN = (
     # the kernel about itself
     "BUG WARNING INFO PID Oops panic UBSAN KASAN kmemleak corruption refcount_t ODEBUG DMA-API LOCKUP stall stalls "
     "trying suspicious DEADLOCK starved Unable Internal allocation allocate vmalloc symbol magic suppressed nobody "
-    "duplicate unregister_netdevice ref_tracker SLUB PANIC VFS"
+    "duplicate unregister_netdevice ref_tracker SLUB PANIC VFS can't"
 )
 _WORDS = frozenset(word + mark for word in _PLAIN.split() for mark in ("", ":", ",", ".", "!", ")"))
 

@@ -72,13 +72,20 @@ def _dpc(head: Head, found: re.Match[str], line: Line) -> Head:
 _MCE_STATUS = re.compile(r"Bank \d+: ([0-9a-f]{16})")
 
 
+def mce_status(text: str) -> tuple[str, Severity] | None:
+    """MCi_STATUS and what it says: bit 61 uncorrected, bit 57 processor context corrupt."""
+    found = _MCE_STATUS.search(text)
+    if found is None:
+        return None
+    bits = int(found[1], 16)
+    if not bits >> 61 & 1:
+        return found[1], Severity.CORRECTED
+    return found[1], Severity.FATAL if bits >> 57 & 1 else Severity.ERROR
+
+
 def _machine_check(head: Head, found: re.Match[str], line: Line) -> Head:
-    """MCi_STATUS: bit 61 uncorrected, bit 57 processor context corrupt."""
-    status = _MCE_STATUS.search(line.text)
-    if status:
-        bits = int(status[1], 16)
-        if bits >> 61 & 1:
-            head.severity = Severity.FATAL if bits >> 57 & 1 else Severity.ERROR
+    if check := mce_status(line.text):
+        head.details["status"], head.severity = check
     return head
 
 
@@ -111,6 +118,9 @@ PCIE_RULES: tuple[Rule, ...] = (
     # pcieport 0000:00:1c.0: AER: Corr      (cut)
     rule(A, E, "AER: ", r": AER: (?:Multiple|Corr|Uncor)", "AER (line cut off)",
          body=Body.AER, refine=_aer, half=True, tag="aer"),
+    # pcieport 0000:00:1c.5: can't find device of ID00e5                                  (before 4.20)
+    rule(A, W, "find device of ID", r"(?:AER: )?can't find device of ID", "AER without details",
+         code="no details", body=Body.AER, half=True, tag="aer"),
     # pcieport 0000:00:1c.0: AER: can't find device of ID00e0
     # pcieport 0000:00:1c.0: AER: found no error details for 0000:00:1c.0
     rule(A, W, "AER: ", r"AER: (?:can't find device of ID|found no error details)", "AER without details",
@@ -170,6 +180,11 @@ PCIE_RULES: tuple[Rule, ...] = (
     rule(P, W, "pending transaction", r"timed out waiting for pending transaction", "pending transactions at reset",
          code="pending transaction", tag="pcie"),
     # pcieport 0000:97:02.0: pciehp: Slot(4): Failed to check link status
-    rule(P, E, "pciehp: ", r"pciehp: .*(?P<what>Failed to check link status|Cannot add device|link training error)",
+    # pcieport 0000:97:02.0: pciehp: Slot(4): No link
+    # pcieport 0000:97:02.0: pciehp: Slot(4): Cannot train link: status 0x1001
+    rule(P, E, "pciehp: ", r"pciehp: .*(?P<what>Failed to check link status|Cannot add device|[Ll]ink [Tt]raining [Ee]rror|Cannot train link|No link$)",
          "{what}", code="link", tag="pcie"),
+    # pcieport 0000:97:02.0: pciehp: Slot(4): Power fault
+    # pcieport 0000:97:02.0: pciehp: Power fault on slot 4                                 (before 4.20)
+    rule(P, E, "pciehp: ", r"pciehp: .*(?P<code>[Pp]ower fault)(?! interrupt received)", "slot power fault", tag="pcie"),
 )  # fmt: skip
