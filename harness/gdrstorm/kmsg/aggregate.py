@@ -134,7 +134,6 @@ class Aggregator:
         if newcomer.cls not in _HARDWARE and newcomer.cls is not EventClass.HUNG_TASK:
             return
         for other in self._recent:
-            # Most are not related: asked first, since a flood of reports asks it of all that are held.
             if not related(other, newcomer) or other.key == entry.key or not near(other, newcomer):
                 continue
             if other.id not in entry.linked:
@@ -152,16 +151,15 @@ class Aggregator:
 
     def expire(self, now_ns: int, index: int) -> list[Event]:
         """Events that have been quiet for the window."""
-        if self._window_ns is None and self._window_records is None:
-            return []
-        gone = [key for key, draft in self._held.items() if self._quiet(draft, now_ns, index)]
+        # Events whose last line is before these have been quiet for the window; none is before a negative one.
+        last_ns = -1 if self._window_ns is None else now_ns - self._window_ns
+        last_index = -1 if self._window_records is None else index - self._window_records
+        gone = [
+            key
+            for key, draft in self._held.items()
+            if draft.index < last_index or 0 <= draft.last_time_ns < last_ns
+        ]
         return [self._leave(key).event() for key in gone]
-
-    def _quiet(self, draft: Draft, now_ns: int, index: int) -> bool:
-        if self._window_records is not None and index - draft.index > self._window_records:
-            return True
-        known = now_ns >= 0 and draft.last_time_ns >= 0 and self._window_ns is not None
-        return known and now_ns - draft.last_time_ns > (self._window_ns or 0)
 
     def _leave(self, key: _Key) -> Draft:
         draft = self._held.pop(key)
