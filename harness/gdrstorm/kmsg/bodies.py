@@ -382,13 +382,13 @@ _GSP_NOT = re.compile(
 def _gsp(draft: Draft, line: Line) -> Part:
     """A GSP dump: everything NVRM says next, its own stack dump included."""
     text = line.text
+    said = "NVRM" in text or text.lstrip().startswith(("GSP task", "libos"))
+    if not said and not trace.is_trace(text):
+        return Part.NO
     if _GSP_NOT.search(text):
         return Part.NO
-    if "NVRM" in text or text.lstrip().startswith(("GSP task", "libos")):
-        return Part.YES
-    if not trace.is_trace(text):
-        return Part.NO
-    draft.framed = True
+    if not said:
+        draft.framed = True
     return Part.YES
 
 

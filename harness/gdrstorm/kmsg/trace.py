@@ -141,6 +141,9 @@ def absorb(draft: Draft, line: Line) -> bool | None:
             return None
         draft.details["oops"] = normalise_title(text.partition("[#")[0])
         return False
+    # Asked first: while a trace is open, most other lines end here.
+    if not is_trace(text):
+        return None
     if _OWN_HEADLINE.search(text):
         return None
     if "WARNING:" in text or "kernel BUG at" in text or "UBSAN:" in text:
@@ -148,8 +151,6 @@ def absorb(draft: Draft, line: Line) -> bool | None:
     if draft.tag == "warn" and not draft.framed and _WARN_MESSAGE.match(text):
         return None
     if text.startswith("refcount_t:") or (line.bdf and not _FRAME.match(text)):
-        return None
-    if not is_trace(text):
         return None
     if (
         "Oops" in text
