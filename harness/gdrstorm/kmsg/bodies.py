@@ -331,6 +331,20 @@ def _health(draft: Draft, line: Line) -> Part:
     return Part.YES
 
 
+def _command(draft: Draft, line: Line) -> Part:
+    """`No done completion`, then what became of the command: recovered or leaked."""
+    if draft.row or line.bdf != draft.device or f"{draft.code} " not in line.text:
+        return Part.NO
+    if "timeout" not in line.text:
+        return Part.NO
+    draft.row = 1
+    return Part.YES
+
+
+def _restrack(draft: Draft, line: Line) -> Part:
+    return Part.YES if line.text.lstrip().startswith("restrack: ") else Part.NO
+
+
 _HEX_BYTES = re.compile(r"(?P<offset>[0-9a-f]{8}):? (?P<bytes>(?:[0-9a-f]{2} ){15}[0-9a-f]{2})\b")
 _HEX_WORDS = re.compile(r"\s*(?P<words>(?:[0-9a-f]{8} ){3}[0-9a-f]{8})\s*$")
 _WC_ERROR = re.compile(r"WC error: (?P<number>\d+)(?:, Message: (?P<message>.*))?")
@@ -454,6 +468,8 @@ ABSORBERS: dict[Body, Callable[[Draft, Line], Part]] = {
     Body.DMAR: _dmar,
     Body.SMMU: _smmu,
     Body.SXID: _sxid,
+    Body.COMMAND: _command,
+    Body.RESTRACK: _restrack,
     Body.HEALTH: _health,
     Body.CQE: _cqe,
     Body.GSP: _gsp,

@@ -16,11 +16,12 @@ _PLAIN = (
     "DRHD DMAR dmar AMD-Vi logged "
     # RDMA, dma-buf
     "ib_core ib_uverbs rdma_ucm rdma_cm iw_cm ib_cm rdma_rxe siw irdma bnxt_re restrack RESTRACK DMA-BUF P2PDMA "
+    "bnxt_en mlx4_core mlx4_en mlx4_ib <mlx4_ib> efa erdma "
     "peer-to-peer ACS aer_status "
     # the kernel about itself
     "BUG WARNING INFO PID Oops panic UBSAN KASAN kmemleak corruption refcount_t ODEBUG DMA-API LOCKUP stall stalls "
     "trying suspicious DEADLOCK starved Unable Internal allocation allocate vmalloc symbol magic suppressed nobody "
-    "duplicate unregister_netdevice ref_tracker SLUB PANIC VFS can't"
+    "duplicate unregister_netdevice ref_tracker SLUB PANIC VFS CFI can't"
 )
 _WORDS = frozenset(word + mark for word in _PLAIN.split() for mark in ("", ":", ",", ".", "!", ")"))
 
@@ -85,6 +86,7 @@ def _failing_words(text: str) -> bool:
         or "ut of" in text
         or "tuck" in text
         or "bad " in text
+        or "closed" in text
     )
 
 

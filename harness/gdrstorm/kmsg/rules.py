@@ -26,7 +26,7 @@ _PREFIX = re.compile(r"\s*(?:[\w.:-]+ )?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.
 FAILING_WORDS = (
     "fail", "error", "timeout", "time out", "timed out", "unable", "can't", "cannot", "couldn't", "giving up", "leak",
     "abort", "invalid", "unexpected", "not responding", "not enough", "out of", "corrupt", "stuck", "overrun",
-    "bad ", "err -", "err:-", "err=-", "err(-",
+    "bad ", "err -", "err:-", "err=-", "err(-", "timedout", "unfree", "didn't", "is closed", "doesn't match",
 )  # fmt: skip
 
 
@@ -41,6 +41,8 @@ class Body(enum.Enum):
     AMDVI = enum.auto()
     SMMU = enum.auto()
     SXID = enum.auto()
+    COMMAND = enum.auto()
+    RESTRACK = enum.auto()
     HEALTH = enum.auto()
     CQE = enum.auto()
     GSP = enum.auto()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gdrstorm.kmsg.families import iommu, kernel, nvidia, pcie, rdma
 from gdrstorm.kmsg.rules import Rule
 
-# Specific families before general ones: RESTRACK before BUG, lockdep before WARNING, NVRM before dma-buf.
+# Specific families before general ones: RESTRACK before BUG, lockdep before WARNING, NVRM before dma-buf, modules
+# before the drivers that do not load.
 RULES: tuple[Rule, ...] = (
     *nvidia.XID_RULES,
     *rdma.RDMA_RULES[:2],
@@ -19,10 +20,10 @@ RULES: tuple[Rule, ...] = (
     *iommu.IOMMU_RULES,
     *nvidia.NVRM_RULES,
     *nvidia.PEERMEM_RULES,
+    *kernel.MODULE_RULES,
     *rdma.P2PDMA_RULES,
     *rdma.MLX5_RULES,
     *rdma.RDMA_RULES[2:],
     *kernel.MEMORY_RULES,
-    *kernel.MODULE_RULES,
     *rdma.DMABUF_RULES,
 )

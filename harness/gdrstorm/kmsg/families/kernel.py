@@ -172,6 +172,9 @@ BUG_RULES: tuple[Rule, ...] = (
     # list_del corruption, ffff88810a8c1c00->next is LIST_POISON1 (dead000000000100)
     rule(K, F, "list_", r"\b(?P<kind>(?:h?list_(?:add|del)(?:_rcu|_entry)?) (?:corruption|double add))", "list corruption: {kind}",
          code="list corruption", body=T, refine=_no_device, awaits=True, tag="list"),
+    # CFI failure at __cgroup_bpf_check_dev_permission+0x1d3/0x200 (target: bpf_prog_0123456789abcdef; expected type: 0x01234567)
+    rule(K, F, "CFI failure", r"CFI failure at (?P<code>[A-Za-z_][\w.]*)", "CFI failure in {code}", body=T, refine=_no_device, awaits=True,
+         tag="cfi"),
     # kernel BUG at drivers/dma-buf/dma-buf.c:174!
     rule(K, F, "kernel BUG at", r"kernel BUG at ?(?P<path>[\w./+-]+:\d+)?", "kernel BUG", body=T, refine=_place, tag="bug"),
     # BUG: kernel NULL pointer dereference, address: 0000000000000010
@@ -188,7 +191,7 @@ BUG_RULES: tuple[Rule, ...] = (
     # general protection fault, probably for non-canonical address 0x300610d01000000: 0000 [#1] PREEMPT
     # Oops: general protection fault, probably for non-canonical address 0xdffffc0000000001: 0000 [#1] SMP
     *(
-        rule(K, F, literal, rf"^\s*(?:Oops: )?(?P<kind>{_OOPS})(?=[,:]| for | maybe )(?!.* ip:)(?:.*: [0-9a-f]{{4}} \[#\d+\]|,.*)", "{kind}",
+        rule(K, F, literal, rf"^\s*(?:Oops: )?(?:segment-related )?(?P<kind>{_OOPS})(?=[,:]| for | maybe )(?!.* ip:)(?:.*: [0-9a-f]{{4}} \[#\d+\]|,.*)", "{kind}",
              body=T, refine=_stack, tag="oops")
         for literal in ("[#", "fault, ")
     ),
@@ -209,7 +212,7 @@ BUG_RULES: tuple[Rule, ...] = (
     rule(K, F, "VFS: ", r"VFS: (?P<code>Busy inodes after unmount|Close: file count is (?:0|zero))", "VFS: {code}", refine=_no_device, tag="vfs"),
     # BUG: Bad page state in process ib_write_bw  pfn:7ebca0
     # BUG: Bad rss-counter state mm:00000000a1b2c3d4 idx:1 val:5
-    rule(K, F, "BUG: Bad", r"BUG: (?P<code>Bad [\w-]+(?: (?:state|map))?)(?: in process (?P<process>.*?)\s+pfn)?", "BUG: {code}", body=T,
+    rule(K, F, "BUG: Bad", r"BUG: (?P<code>Bad [\w-]+(?: (?:state|map|cache))?)(?: in process (?P<process>.*?)\s+pfn)?", "BUG: {code}", body=T,
          refine=_no_device, tag="bug"),
     # BUG kmalloc-64 (Tainted: G    B     ): Poison overwritten
     rule(K, F, "BUG ", r"^\s*BUG (?P<cache>[\w.-]+) \([^)]*\): (?P<code>[\w ]+)", "SLUB: {code}", body=T, refine=_no_device, tag="slub"),

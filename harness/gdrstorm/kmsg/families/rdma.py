@@ -19,11 +19,13 @@ from gdrstorm.model.event import EventClass, Severity
 _IBDEV = re.compile(
     r"(?:infiniband |^\s*)((?:mlx5|mlx4|bnxt_re|irdma|rxe|siw|efa|hfi1|ionic|mana)_?\w*)[: ]"
 )
-_ERRNO = re.compile(r"(?<![\w-])(-\d{1,3})\b(?!\.)")
+_ERRNO = re.compile(r"(?<![\w-])(-\d{1,3})\b(?!\.\d)")
 _PLACE = re.compile(r"\b([a-z_]\w+):\d+:\(pid \d+\)")
+_FUNCTION = re.compile(r"([a-z_]+_\w+): ")
 _HARMLESS = re.compile(
     r"not advertised|Supported|capab|[Ff]irmware version|is not supported|not supported|recovered|enabled|"
-    r"Rate limit|Waiting for FW|E-Switch|timeout abort in|mlx5_pci_vsc_init"
+    r"Rate limit|Waiting for FW|E-Switch|timeout abort in|mlx5_pci_vsc_init|"
+    r"module verification failed|taints kernel|selftests"
 )
 
 
@@ -44,6 +46,12 @@ def _with_ibdev(head: Head, found: re.Match[str], line: Line) -> Head:
     return head
 
 
+def _command(head: Head, found: re.Match[str], line: Line) -> Head:
+    """Commands wait side by side: each has a report of its own."""
+    head.tag = f"{head.tag} {head.code}"
+    return head
+
+
 def _health_level(head: Head, found: re.Match[str], line: Line) -> Head:
     level = found["level"] or ""
     if level in {"EMERGENCY", "ALERT", "CRITICAL"}:
@@ -61,11 +69,12 @@ def _other(head: Head, found: re.Match[str], line: Line) -> Head | None:
     errno_ = _ERRNO.search(text, found.start("what"))
     place = _PLACE.search(text)
     what = normalise_title(found["what"])
-    head.code = errno_[1] if errno_ else place[1] if place else what[:60]
+    where = place or _FUNCTION.match(found["what"])
+    head.code = errno_[1] if errno_ else where[1] if where else what[:60]
     head.title = f"{found['driver']}: {what}"
     head.details = {"text": found["what"].strip()}
-    if place:
-        head.details["function"] = place[1]
+    if where:
+        head.details["function"] = where[1]
     return _with_ibdev(head, found, line)
 
 
@@ -97,10 +106,12 @@ MLX5_RULES: tuple[Rule, ...] = (
     rule(M, E, "op_mod", r"(?P<command>\w+\(0x[0-9a-f]+\)) op_mod\(0x[0-9a-f]+\) failed(?:, status (?P<status>[^,(]*\(?[^,]*))?(?:, syndrome \((?P<code>0x[0-9a-f]+)\))?",
          "mlx5 command {command} failed: {status}", refine=_with_ibdev, tag="mlx5-cmd"),
     # mlx5_core 0000:61:00.0: wait_func:1132:(pid 141181): CREATE_DCT(0x710) timeout. Will cause a leak of a command resource
-    # mlx5_core 0000:61:00.0: wait_func_handle_exec_timeout:1104:(pid 1): cmd[22]: CREATE_DCT(0x710) No done completion
     # mlx5_core 0000:08:00.0: cb_timeout_handler:889:(pid 6): cmd[0]: DESTROY_MKEY(0x202) Async, timeout. Will cause a leak ...
-    rule(M, E, "(0x", r"(?P<code>[A-Z][A-Z0-9_]+\(0x[0-9a-f]+\)) (?:canceled on out of queue )?(?P<what>(?:Async, )?timeout|No done completion|Async, recovered after timeout|canceled)",
+    rule(M, E, "(0x", r"(?<!\w)(?P<code>(?:[A-Z0-9][A-Z0-9_]+|unknown command opcode)\(0x[0-9a-f]+\)) (?:canceled on out of queue )?(?P<what>(?:Async, )?timeout|Async, recovered after timeout|recovered after timeout|canceled)",
          "mlx5 command {code} timeout", tag="mlx5-timeout"),
+    # mlx5_core 0000:17:00.1: wait_func_handle_exec_timeout:1104:(pid 4321): cmd[3]: 2ERR_QP(0x507) No done completion
+    rule(M, E, "No done completion", r"(?<!\w)(?P<code>(?:[A-Z0-9][A-Z0-9_]+|unknown command opcode)\(0x[0-9a-f]+\)) No done completion",
+         "mlx5 command {code} timeout", body=Body.COMMAND, refine=_command, tag="mlx5-timeout"),
     # mlx5_core 0000:0d:00.0: poll_health:801:(pid 0): device's health compromised - reached miss count
     rule(M, F, "health compromised", r"device's (?P<code>health compromised)", "mlx5 health compromised",
          body=Body.HEALTH, tag="mlx5-health"),
@@ -142,7 +153,7 @@ MLX5_RULES: tuple[Rule, ...] = (
     # mlx5_core 0000:01:00.0: probe of 0000:01:00.0 failed with error -110
     # mlx5_core 0000:01:00.0: probe with driver mlx5_core failed with error -16
     # nvidia: probe of 0000:01:00.0 failed with error -1
-    rule(M, E, "failed with error", r"(?P<driver>mlx5_core|mlx5_ib|nvidia[-\w]*|irdma|ice|bnxt_\w+|vfio-pci)\b.*?: probe (?:of (?P<bdf>[0-9a-f:.]+)|with driver \S+) failed with error (?P<code>-?\d+)",
+    rule(M, E, "failed with error", r"(?P<driver>mlx[45]_core|mlx[45]_ib|nvidia[-\w]*|irdma|ice|bnxt_\w+|hns3|efa|vfio-pci)\b.*?: probe (?:of (?P<bdf>[0-9a-f:.]+)|with driver \S+) failed with error (?P<code>-?\d+)",
          "probe of {driver} failed", refine=_probe, tag="probe"),
     # mlx5_core 0000:01:00.0 eth0: NETDEV WATCHDOG: CPU: 5: transmit queue 3 timed out 5123 ms
     # NETDEV WATCHDOG: ens1f0 (mlx5_core): transmit queue 4 timed out                                (a WARNING follows)
@@ -161,14 +172,33 @@ RDMA_RULES: tuple[Rule, ...] = (
     # infiniband mlx5_0: BUG: RESTRACK detected leak of resources
     # restrack: Kernel PD object allocated by mlx5_ib is not freed
     rule(R, E, "RESTRACK", r"BUG: (?P<code>RESTRACK) detected leak", "RESTRACK detected leak of resources",
-         refine=_with_ibdev, tag="restrack"),
+         body=Body.RESTRACK, refine=_with_ibdev, tag="restrack"),
     rule(R, E, "restrack:", r"restrack: .*is not freed", "RESTRACK detected leak of resources", code="RESTRACK",
          tag="restrack"),
     # infiniband rxe0: ib_query_port failed (-5)                                         RECONSTRUCTED
     rule(R, E, "nfiniband", r"^\s*(?P<driver>infiniband \S+): (?P<what>.*)", "", refine=_other,
          quiet_debug=True, failing=True, tag="rdma-other"),
+    # mlx4_core 0000:05:00.0: Internal error detected:                                   (buf[..] lines follow)
+    rule(R, F, "mlx4_", r"mlx4_\w+[ :].*(?P<code>Internal error detected)", "mlx4 internal error", tag="mlx4"),
+    # mlx4_core 0000:03:00.0: command SET_PORT (0xc) failed: in_param=0x6098b5000, in_mod=0x1, op_mod=0x0, fw status = 0x40
+    # mlx4_core 0000:03:00.0: command 0x31 timed out (go bit not cleared)
+    rule(R, E, "mlx4_core", r"mlx4_core .*\bcommand (?P<code>\w+)(?: \(0x[0-9a-f]+\))? (?P<what>failed|timed out)", "mlx4 command {code} {what}",
+         tag="mlx4"),
+    # bnxt_en 0000:12:00.0: QPLIB: bnxt_re_is_fw_stalled: FW STALL Detected. cmdq[0xe]=0x3 waited (103641 > 100000) msec active 1
+    # bnxt_en 0000:19:00.0: QPLIB: cmdq[0x41d]=0x3 timedout (20000)msec
+    # bnxt_en 0000:19:00.0: QPLIB: cmdq[0x4b9]=0x15 status 0x5
+    rule(R, E, "QPLIB: ", r"QPLIB: .*?(?P<code>FW STALL|(?<=\d )timedout|(?<=[0-9a-f] )send failed|(?<=[0-9a-f] )status 0x[0-9a-f]+)", "bnxt_re command: {code}",
+         tag="bnxt"),
+    # bnxt_en 0000:12:00.0 bnxt_re0: Failed to modify HW QP
+    rule(R, E, "bnxt_re", r"^\s*(?P<driver>bnxt_en) \S+ bnxt_re\d*: (?P<what>.*)", "", refine=_other, quiet_debug=True,
+         failing=True, tag="rdma-other"),
     # ib_core: Failed to modify MR / rdma_rxe: unable to ...                             RECONSTRUCTED
-    rule(R, E, ": ", r"^\s*(?P<driver>ib_core|ib_uverbs|rdma_ucm|rdma_cm|iw_cm|ib_cm|rdma_rxe|siw|irdma|bnxt_re|uverbs\d*|ib_umem\w*)\b[^:]*: (?P<what>.*)",
+    # _ib_cache_gid_del: can't delete gid fe80:0000:0000:0000:020a:f7ff:fee3:6e32 error=-22
+    # mlx4_core 0000:01:00.0: Failed to map MCG context memory, aborting
+    # <mlx4_ib> create_pv_sqp: Couldn't create special QP (-16)
+    # efa 0000:00:06.0: Wait for completion (polling) timeout
+    # rdma_rxe: rxe-pd pool destroyed with unfree'd elem
+    rule(R, E, ": ", r"^\s*(?P<driver><?(?:ib_core|ib_uverbs|rdma_ucm|rdma_cm|iw_cm|ib_cm|rdma_rxe|siw|irdma|bnxt_re|uverbs\d*|ib_umem\w*|_?ib_cache_gid\w*|mlx4_core|mlx4_ib|efa|hns_roce\w*|erdma)\b>?)(?: [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?: \S+)?|[^:]*):? (?P<what>.*)",
          "", refine=_other, quiet_debug=True, failing=True, tag="rdma-other"),
 )  # fmt: skip
 
