@@ -35,7 +35,7 @@ def suspicious(text: str) -> bool:
     return (
         not _WORDS.isdisjoint(text.split())
         or (("mlx5" in text or "nfiniband" in text or ":(pid " in text) and _mlx5_words(text))
-        or ("[" in text and ("  [" in text or "[#" in text or "DMAR:[" in text))
+        or ("[" in text and ("  [" in text or "[#" in text or "DMAR:[" in text or "[ret" in text))
         or ("rror" in text and _kinds_of_error(text))
         or ("fault" in text and ("fault from" in text or "fault, " in text))
         # PCI Express and firmware
@@ -60,7 +60,12 @@ def suspicious(text: str) -> bool:
 
 
 def _kinds_of_error(text: str) -> bool:
-    return "error status" in text or "Hardware Error" in text or "failed with error" in text
+    return (
+        "error status" in text
+        or "Hardware Error" in text
+        or "failed with error" in text
+        or "gdrdrv:" in text
+    )
 
 
 def _names_of_dmabuf(text: str) -> bool:

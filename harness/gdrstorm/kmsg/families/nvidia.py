@@ -166,8 +166,15 @@ def _assertion(head: Head, found: re.Match[str], line: Line) -> Head:
 _NVRM_OK = re.compile(
     r"NVRM:? (?:loading |GPU at |GPU Board Serial|(?:GPU \S+: )?GPU serial number|Persistence mode is|"
     r"A GPU crash dump has been|nvidia-bug-report|Open nvidia\.ko is only ready|"
-    r"installed in this system|Applied patches|\S*: TLS: )|successful|"
+    r"installed in this system|Applied patches|\S*: TLS: |confComputeConstructEngine\w*: CPU does not support|cpuidInfo)|successful|"
     r"Rate limiting"
+)
+# A release driver prints RM messages of level error only, but many name no failure: these words tell them from dumps.
+_NVRM_COMPLAINTS = (
+    r"\bnot\b|n't\b|\bNULL\b|nrecognized|nknown|navailable|already|ismatch|nsupported|nimplemented|issing|llegal|rong\b|xceed|"
+    r"garbage|[Ff]ault\b|\b(?:full|FULL)\b|[Nn]o (?:more )?(?:space|memory)|(?i:uncorrect)|too (?:small|large|big|many)|nvlid|"
+    r"ncomplete|denied|refus|[Dd]irty|oison|halted|\blost\b|[Ss]tale|(?:over|under)flow|ttempt|xpected|nsufficient|ncompatible|"
+    r"onflict|unresponsive|PENDING|timedout"
 )
 _NVRM_STATUS = re.compile(r"\b(NV_ERR_\w+)")
 _NVRM_FUNC = re.compile(
@@ -288,15 +295,23 @@ NVRM_RULES: tuple[Rule, ...] = (
     # NVRM: GPU0 kgspRpcPmuHalted: Received signal from GSP that PMU has halted.      RECONSTRUCTED
     rule(N, E, "NVRM", r"NVRM:.*(?:NV_ERR_|mismatch|non-zero usage count|is not supported|bugcheck|has halted)",
          "", refine=_nvrm_other, tag="nvrm"),
+    # NVRM: GPU0 kern_gmmu_handle: Physical MMU fault      RECONSTRUCTED
+    # NVRM: GPU0 kgspDumpGspLogs_IMPL: =============== GSP-RM unresponsive ==================      RECONSTRUCTED
+    rule(N, W, "NVRM", rf"NVRM:? (?:GPU\d+ |GPU \S+: )?_?[a-z]\w*[A-Z_]\w*: .*(?:{_NVRM_COMPLAINTS})", "", refine=_nvrm_other, tag="nvrm"),
     # nvidia-modeset: ERROR: GPU:0: Failed detecting connected display devices
     rule(N, E, "nvidia-modeset", r"nvidia-modeset: ERROR: (?P<what>.*)", "nvidia-modeset: {what}",
          code="modeset", tag="modeset"),
+    # nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap[pid:92821] request_free_mem_region() err -34
     # nvidia-uvm: uvm_gpu.c:1234 nvidia_uvm_foo[pid:1] RM call failed ... status 0x...      RECONSTRUCTED
-    rule(N, E, "nvidia-uvm", r"nvidia-uvm: .*(?P<what>ERROR|[Aa]ssert|[Ff]atal|failed)", "nvidia-uvm: {what}",
+    rule(N, E, "nvidia-uvm", r"nvidia-uvm: .*(?P<what>ERROR|[Aa]ssert|[Ff]atal|failed|\berr -\d+)", "nvidia-uvm: {what}",
          code="uvm", tag="uvm"),
 )  # fmt: skip
 
 PEERMEM_RULES: tuple[Rule, ...] = (
+    # gdrdrv:__gdrdrv_pin_buffer:nvidia_p2p_get_pages(va=fffd39e00000 len=65544 p2p_token=0 va_space=0 callback=ffffc080a8de0230) failed [ret = -22]
+    # gdrdrv:gdrdrv_remap_gpu_mem:error -22,  in remap_pfn_range()
+    rule(EventClass.RDMA, E, "gdrdrv:", r"gdrdrv:(?:(?P<func>\w+):)?(?:(?P<call>\w+)\(.*\) failed \[ret = (?P<ret>-\d+)\]|error (?P<err>-\d+)\b)",
+         "gdrdrv {func} failed", code="{ret}{err}", tag="gdrdrv"),
     # nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing
     # nv_mem nv_get_p2p_free_callback:155 nv_get_p2p_free_callback -- invalid dma_mapping
     rule(EventClass.RDMA, E, "nv",

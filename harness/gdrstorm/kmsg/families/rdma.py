@@ -164,7 +164,7 @@ MLX5_RULES: tuple[Rule, ...] = (
     # infiniband mlx5_0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12
     # mlx5_core 0000:01:00.0: give_pages:372:(pid 5): func_id 0x0, npages 1024, err -12      RECONSTRUCTED
     # infiniband mlx5_0: mlx5_ib_page_fault_resume:..: Failed to resolve the page fault on WQ 0x5 err -14      RECONSTRUCTED
-    rule(M, E, "mlx5", r"^\s*(?P<driver>mlx5_core|mlx5_ib|infiniband mlx5_\d+|mlx5_\d+|mlx5e?)\b[^(]*?(?::\(pid \d+\))?: (?P<what>.*)",
+    rule(M, E, "mlx5", r"^\s*(?P<driver>mlx5_core|mlx5_ib|infiniband mlx5_\d+|mlx5_\d+|mlx5_(?:warn|err|error)|mlx5e?)\b[^(]*?(?::\(pid \d+\))?: (?P<what>.*)",
          "", refine=_other, quiet_debug=True, failing=True, tag="mlx5-other"),
 )  # fmt: skip
 
