@@ -237,6 +237,7 @@ def _dmar(draft: Draft, line: Line) -> Part:
 _SMMU_MORE = re.compile(
     r"arm-smmu(?:-v3)? [\w.:-]+:\s+(?:0x(?P<word>[0-9a-f]{8} ?[0-9a-f]{8})\s*$|(?:un)?priv |.*fault|GFSR)"
 )
+_SMMU_HEADLINE = re.compile(r": event|Unexpected global fault|Unhandled context fault")
 _SMMU_NAMED = re.compile(
     r": event: (?P<code>[A-Z]\w+)(?: client: (?P<client>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))?"
 )
@@ -251,7 +252,7 @@ def _smmu(draft: Draft, line: Line) -> Part:
         draft.title = f"SMMUv3 {draft.code}"
         return Part.YES
     found = _SMMU_MORE.search(line.text)
-    if not found or ": event" in line.text:
+    if not found or _SMMU_HEADLINE.search(line.text):
         return Part.NO
     if found["word"]:
         # Event record: word 0 bits 63:32 are the StreamID, word 2 the input address (SMMUv3 architecture, 7.3).
@@ -289,7 +290,7 @@ _HEALTH_MORE = re.compile(
 )
 _FATAL_RANK, _SYNDROME_RANK, _ISSUE_RANK, _HEADLINE_RANK = 4, 3, 2, 1
 _HEALTH_CODES = (
-    (_FATAL_RANK, re.compile(r"(?P<code>Fatal error \d+) detected")),
+    (_FATAL_RANK, re.compile(r"(?P<code>Fatal error(?: \d+)?) detected")),
     (_FATAL_RANK, re.compile(r"(?P<code>health recovery (?:flow aborted|failed))")),
     (_SYNDROME_RANK, re.compile(r"(?<!ext_)synd (?P<code>0x[0-9a-f]+): (?P<what>.*)")),
     (_ISSUE_RANK, re.compile(r"Health issue observed, (?P<code>[^,]+)")),
@@ -339,6 +340,12 @@ def _command(draft: Draft, line: Line) -> Part:
         return Part.NO
     draft.row = 1
     return Part.YES
+
+
+def _eeh(draft: Draft, line: Line) -> Part:
+    """What POWER says of one frozen slot: where it is, a stack of its own, how often it failed."""
+    text = line.text.lstrip()
+    return Part.YES if text.startswith("EEH: ") and "Frozen" not in text else Part.NO
 
 
 def _restrack(draft: Draft, line: Line) -> Part:
@@ -469,6 +476,7 @@ ABSORBERS: dict[Body, Callable[[Draft, Line], Part]] = {
     Body.SMMU: _smmu,
     Body.SXID: _sxid,
     Body.COMMAND: _command,
+    Body.EEH: _eeh,
     Body.RESTRACK: _restrack,
     Body.HEALTH: _health,
     Body.CQE: _cqe,

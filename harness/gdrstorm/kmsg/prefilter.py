@@ -16,7 +16,7 @@ _PLAIN = (
     "DRHD DMAR dmar AMD-Vi logged "
     # RDMA, dma-buf
     "ib_core ib_uverbs rdma_ucm rdma_cm iw_cm ib_cm rdma_rxe siw irdma bnxt_re restrack RESTRACK DMA-BUF P2PDMA "
-    "bnxt_en mlx4_core mlx4_en mlx4_ib <mlx4_ib> efa erdma "
+    "bnxt_en mlx4_core mlx4_en mlx4_ib <mlx4_ib> efa erdma hns3 "
     "peer-to-peer ACS aer_status "
     # the kernel about itself
     "BUG WARNING INFO PID Oops panic UBSAN KASAN kmemleak corruption refcount_t ODEBUG DMA-API LOCKUP stall stalls "

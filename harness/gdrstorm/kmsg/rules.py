@@ -42,6 +42,7 @@ class Body(enum.Enum):
     SMMU = enum.auto()
     SXID = enum.auto()
     COMMAND = enum.auto()
+    EEH = enum.auto()
     RESTRACK = enum.auto()
     HEALTH = enum.auto()
     CQE = enum.auto()

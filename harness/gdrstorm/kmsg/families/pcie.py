@@ -166,7 +166,7 @@ PCIE_RULES: tuple[Rule, ...] = (
     # SError Interrupt on CPU3, code 0x00000000be000011 -- SError
     rule(H, F, "SError Interrupt", r"SError Interrupt on CPU", "SError interrupt", code="SError", body=Body.TRACE, tag="serror"),
     # EEH: Frozen PHB#30-PE#0 detected
-    rule(P, E, "EEH: ", r"EEH: (?P<what>Frozen P[HE]\S*|.* has failed \d+ times)", "EEH: {what}", code="EEH", tag="eeh"),
+    rule(P, E, "EEH: ", r"EEH: (?P<what>Frozen P[HE]\S*|.* has failed \d+ times)", "EEH: {what}", code="EEH", body=Body.EEH, tag="eeh"),
     # mlx5_core 0000:c1:00.0: Unable to change power state from D3cold to D0, device inaccessible
     rule(P, E, "device inaccessible", r"[Uu]nable to change power state from \S+ to \S+, device inaccessible",
          "device inaccessible", code="device inaccessible", tag="pcie"),

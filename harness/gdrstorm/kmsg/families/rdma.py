@@ -116,7 +116,7 @@ MLX5_RULES: tuple[Rule, ...] = (
     rule(M, F, "health compromised", r"device's (?P<code>health compromised)", "mlx5 health compromised",
          body=Body.HEALTH, tag="mlx5-health"),
     # mlx5_core 0000:bb:00.0: poll_health:1083:(pid 0): Fatal error 1 detected
-    rule(M, F, "atal error", r"(?P<code>Fatal error \d+) detected", "mlx5 {code}", body=Body.HEALTH, tag="mlx5-health"),
+    rule(M, F, "atal error", r"(?P<code>Fatal error(?: \d+)?) detected", "mlx5 {code}", body=Body.HEALTH, tag="mlx5-health"),
     # mlx5_core 0000:61:00.1: mlx5_health_try_recover:381:(pid 1): health recovery flow aborted, PCI reads still not working
     rule(M, F, "health recovery", r"(?P<code>health recovery (?:flow aborted|failed))", "mlx5 {code}",
          body=Body.HEALTH, tag="mlx5-health"),
@@ -192,6 +192,10 @@ RDMA_RULES: tuple[Rule, ...] = (
     # bnxt_en 0000:12:00.0 bnxt_re0: Failed to modify HW QP
     rule(R, E, "bnxt_re", r"^\s*(?P<driver>bnxt_en) \S+ bnxt_re\d*: (?P<what>.*)", "", refine=_other, quiet_debug=True,
          failing=True, tag="rdma-other"),
+    # hns3 0000:7d:00.0 hns_0: Sanity check sq size failed
+    # hns3 0000:7d:00.0: Invalid request local work queue 0x9 error.
+    rule(R, E, "hns3 ", r"^\s*(?P<driver>hns3) [0-9a-f:.]+(?: hns_\d+: |: (?=.*(?:hns_roce|work queue|RoCE)))(?P<what>.*)", "", refine=_other,
+         quiet_debug=True, failing=True, tag="rdma-other"),
     # ib_core: Failed to modify MR / rdma_rxe: unable to ...                             RECONSTRUCTED
     # _ib_cache_gid_del: can't delete gid fe80:0000:0000:0000:020a:f7ff:fee3:6e32 error=-22
     # mlx4_core 0000:01:00.0: Failed to map MCG context memory, aborting
