@@ -33,17 +33,28 @@ _DECODED = re.compile(rf"({'|'.join(_FACILITIES)})\s*:({'|'.join(_LEVELS)})\s*: 
 _MONO = re.compile(r"\[\s*(\d{1,9})\.(\d{1,9})(?:\s*<[^>]*>)?\]")
 _CALLER = re.compile(r" ?\[\s*([TC]\d+)\]")
 _DELTA = re.compile(r"\[\s*(?:\+\d+\.\d+|" + _MONTH + r"\s?\d{1,2} \d\d:\d\d|<[^>]*>)\]")
+# [2024-03-05 00:00:01]: what loggers of serial lines put before each line; Talos puts its own before that.
+_BRACKET_ISO = re.compile(
+    r"(?:\S+: kern:\s+\w+: )?\[(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?)\]:? ?"
+)
+_QUOTED = re.compile(r"(?:> ?)+")
 _CTIME = re.compile(
     rf"\[{_DAYS} ({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d)(?:[.,](\d{{1,9}}))? (\d{{4}})(?:\s*<[^>]*>)?\]"
 )
 _ISO = re.compile(
-    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?(?: (?:UTC|[A-Z]{2,5}))?(?=\s)"
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d| (?:UTC|MSK|WIB|[A-Z]{2,4}T))?(?=\s)"
 )
 _WEEKDAY = re.compile(rf"{_DAYS} (?=\d{{4}}-)")
 _SYSLOG = re.compile(rf"({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d)(?:\.(\d{{1,9}}))?(?=\s)")
 _UNIX = re.compile(r"(\d{9,10})\.(\d{6})(?=\s)")
-_HOST_IDENT = re.compile(r"\s*(?:\S+\s+)?(kernel|[\w.@/()-]+\[\d+\])(?:\[\d+\])?:(?:\s|$)")
-_OTHER_IDENT = re.compile(r"\s*\S+\s+([A-Za-z][\w.@/-]*):\s")
+_HOST_IDENT = re.compile(
+    r"\s*(?:\S+\s+)?(?:(?:kern|user|daemon|auth|syslog)\.\w+\s+)?(kernel|[\w.@/()-]+\[\d+\])(?:\[\d+\])?:(?:\s|$)"
+)
+# A host, then a program. What looks alike without a host are the first words of some kernel messages.
+_OTHER_IDENT = re.compile(
+    r"\s*(?!infiniband |arm-smmu|mlx5_core\.sf |NVRM |NETDEV |EDAC |nvidia-peermem |nv_mem |Internal |"
+    r"Kernel |Hardware |Call |invalid |divide |double |stack |general )[^\s:\[<]+\s+([A-Za-z][\w.@/-]*):\s"
+)
 _HOST_KERNEL = re.compile(r"[\w.-]+ kernel: ?")
 _KERNEL = re.compile(r"kernel: ?")
 _CONSOLE_HOST = re.compile(r"[\w.-]+: (?=\[\s*\d+\.\d)")
@@ -86,6 +97,11 @@ def _civil_ns(year: int, month: int, day: int, clock: str, fraction: str | None)
     return int((when - datetime(1970, 1, 1)).total_seconds()) * 10**9 + _fraction_ns(fraction)
 
 
+def _iso_ns(found: re.Match[str]) -> int:
+    year, month, day = (int(part) for part in found[1].split("-"))
+    return _civil_ns(year, month, day, found[2], found[3]) if 1 <= month <= 12 else -1
+
+
 def _take_date(parts: _Parts) -> _Parts | None:
     """Strip one dated prefix (syslog, ISO, Unix); with it the host and the program that wrote the line."""
     text = parts.text
@@ -103,8 +119,7 @@ def _take_date(parts: _Parts) -> _Parts | None:
             found[6],
         )
     elif found := _ISO.match(text):
-        year, month, day = (int(part) for part in found[1].split("-"))
-        time_ns = _civil_ns(year, month, day, found[2], found[3]) if 1 <= month <= 12 else -1
+        time_ns = _iso_ns(found)
         dmesg_iso = "," in found[0]
     elif found := _UNIX.match(text):
         time_ns = int(found[1]) * 10**9 + _fraction_ns(found[2])
@@ -144,6 +159,12 @@ def _take_prefix(parts: _Parts) -> _Parts | None:
         return None
     first = text[0]
     stripped = replace(parts, text=text)
+    if first == ">" and text.startswith("> ") and (found := _QUOTED.match(text)):
+        return replace(parts, text=text[found.end() :])
+    if (first == "[" or ": kern:" in text[:80]) and (found := _BRACKET_ISO.match(text)):
+        iso = _ISO.match(found["iso"] + " ")
+        time_ns = _iso_ns(iso) if iso else -1
+        return replace(parts, text=text[found.end() :], time_ns=time_ns)
     if first == "[":
         return _take_bracket(stripped)
     if first == "<" and (found := _PRIO.match(text)):
