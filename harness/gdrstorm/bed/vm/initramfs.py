@@ -18,6 +18,8 @@ from typing import NamedTuple
 from gdrstorm.errors import UnavailableError, UsageError
 
 ROOT_MODULES = ("9pnet_virtio", "9p", "overlay")
+# Loaded beside the rest of the boot: under TCG the kernel takes over two seconds for it.
+HCA_MODULES = ("mlx5_core",)
 _INIT = Path(__file__).parent / "guest" / "init.sh"
 _ALIGN = 4
 
@@ -97,10 +99,12 @@ def read_module(path: Path) -> bytes:
     return data
 
 
-def read_modules(directory: Path | None, names: Iterable[str]) -> list[tuple[str, bytes]]:
+def read_modules(
+    directory: Path | None, names: Iterable[str], *, required: bool = True
+) -> list[tuple[str, bytes]]:
     """(file name, contents) in loading order from DIR of lib/modules/RELEASE.
 
-    None without a directory.
+    None without a directory. What is not required is left out where the kernel lacks it.
     """
     if directory is None:
         return []
@@ -108,21 +112,36 @@ def read_modules(directory: Path | None, names: Iterable[str]) -> list[tuple[str
     builtin_path = directory / "modules.builtin"
     builtin_text = builtin_path.read_text() if builtin_path.exists() else ""
     builtin = frozenset(module_name(line) for line in builtin_text.splitlines())
+    if not required:
+        names = [name for name in names if name in dependencies]
     files = resolve_modules(names, dependencies, builtin)
     return [(module_name(path) + ".ko", read_module(directory / path)) for path in files]
 
 
-def build_initramfs(busybox: Path, modules: Iterable[tuple[str, bytes]]) -> bytes:
-    """The whole archive."""
+def build_initramfs(
+    busybox: Path,
+    modules: Iterable[tuple[str, bytes]],
+    background: Iterable[tuple[str, bytes]] = (),
+) -> bytes:
+    """The whole archive; /init waits for `modules` and for none of `background`."""
     directory, executable = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755
-    modules = list(modules)
-    order = "".join(f"{name}\n" for name, _ in modules).encode()
+    modules = dict(modules)
+    rest = {name: data for name, data in background if name not in modules}
     return cpio_archive(
         [
             *(Entry(name, directory) for name in ("bin", "dev", "modules", "proc", "sys")),
             Entry("bin/busybox", executable, busybox.read_bytes()),
             Entry("init", executable, _INIT.read_bytes()),
-            Entry("modules/order", stat.S_IFREG | 0o644, order),
-            *(Entry(f"modules/{name}", stat.S_IFREG | 0o644, data) for name, data in modules),
+            _order("modules/order", modules),
+            _order("modules/background", rest),
+            *(
+                Entry(f"modules/{name}", stat.S_IFREG | 0o644, data)
+                for name, data in (modules | rest).items()
+            ),
         ]
     )
+
+
+def _order(name: str, modules: Iterable[str]) -> Entry:
+    """A file with a module's name a line, in loading order."""
+    return Entry(name, stat.S_IFREG | 0o644, "".join(f"{one}\n" for one in modules).encode())

@@ -85,7 +85,10 @@ def write_initramfs(image: Image, options: BedOptions, path: Path) -> None:
     if options.iommu is Iommu.VIRTIO:
         names.insert(0, "virtio_iommu")  # before the devices that stand behind it
     modules = initramfs.read_modules(directory, names)
-    path.write_bytes(initramfs.build_initramfs(tree_dir() / "usr/bin/busybox", modules))
+    drivers = initramfs.HCA_MODULES if options.hca else ()
+    background = initramfs.read_modules(directory, drivers, required=False)
+    busybox = tree_dir() / "usr/bin/busybox"
+    path.write_bytes(initramfs.build_initramfs(busybox, modules, background))
 
 
 def launch(

@@ -21,7 +21,8 @@ _LIB = "usr/lib/x86_64-linux-gnu"
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 # First bus number of the second host bridge; the first bridge's switches and ports stay far below.
 _PXB_BUS = 64
-_MACHINE = "q35,smbus=off,sata=off,usb=off,vmport=off,graphics=off"
+# Without HPET: the kernel leaves it ticking 250 times a second, idle or not, and each tick wakes QEMU.
+_MACHINE = "q35,hpet=off,smbus=off,sata=off,usb=off,vmport=off,graphics=off"
 _CMDLINE_BASE = (
     "gdrstorm.bed=1",  # says to everybody inside that nothing here is hardware
     "console=ttyS0",
@@ -83,7 +84,8 @@ def modules_to_load(options: BedOptions) -> tuple[str, ...]:
     """Modules the guest loads at boot, each once, in order."""
     names: list[str] = []
     if options.hca:
-        names += ["mlx5_ib", "ib_uverbs", "rdma_ucm"]
+        # mlx5_core is on its way since /init: what does not wait for it comes first
+        names += ["ib_uverbs", "rdma_ucm", "mlx5_ib"]
     if options.rxe:
         names += ["dummy", "rdma_rxe", "ib_uverbs", "rdma_ucm"]
     if options.bars:

@@ -102,6 +102,28 @@ def test_whole_archive_for_a_modules_directory(tmp_path: Path) -> None:
     assert stat.S_ISDIR(archive["bin"].mode)
 
 
+def test_a_driver_is_loaded_beside_the_boot_without_what_the_root_loads(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("shared", "overlay", "mlx5_core"):
+        (tmp_path / f"a/{name}.ko").write_bytes(name.encode())
+    dependencies = "a/shared.ko:\na/overlay.ko: a/shared.ko\na/mlx5_core.ko: a/shared.ko\n"
+    (tmp_path / "modules.dep").write_text(dependencies)
+    (tmp_path / "busybox").write_bytes(b"busybox code")
+    root = initramfs.read_modules(tmp_path, ["overlay"])
+    driver = initramfs.read_modules(tmp_path, initramfs.HCA_MODULES, required=False)
+    data = initramfs.build_initramfs(tmp_path / "busybox", root, driver)
+    archive = {e.name: e for e in parse_archive(data)}
+    assert archive["modules/order"].data == b"shared.ko\noverlay.ko\n"
+    assert archive["modules/background"].data == b"mlx5_core.ko\n"
+    assert archive["modules/mlx5_core.ko"].data == b"mlx5_core"
+    assert [e.name for e in parse_archive(data)].count("modules/shared.ko") == 1
+
+
+def test_a_driver_that_the_kernel_lacks_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "modules.dep").write_text("")
+    assert initramfs.read_modules(tmp_path, initramfs.HCA_MODULES, required=False) == []
+
+
 def test_no_modules_directory_means_built_in() -> None:
     assert initramfs.read_modules(None, initramfs.ROOT_MODULES) == []
 

@@ -46,8 +46,8 @@ def devices(words: list[str]) -> dict[str, dict[str, object]]:
         (BedOptions(iommu=Iommu.NONE), [], ["intel_iommu=on", "iommu=pt", "iommu=nopt"]),
         (BedOptions(iommu=Iommu.VIRTIO), ["iommu=pt"], ["intel_iommu=on"]),
         (BedOptions(iommu=Iommu.AMD), ["amd_iommu=on", "iommu=pt"], ["intel_iommu=on"]),
-        (BedOptions(hca=0), [], ["gdrstorm.load=mlx5_ib,ib_uverbs,rdma_ucm"]),
-        (BedOptions(), ["gdrstorm.load=mlx5_ib,ib_uverbs,rdma_ucm"], ["gdrstorm.rxe=1"]),
+        (BedOptions(hca=0), [], ["gdrstorm.load=ib_uverbs,rdma_ucm,mlx5_ib"]),
+        (BedOptions(), ["gdrstorm.load=ib_uverbs,rdma_ucm,mlx5_ib"], ["gdrstorm.rxe=1"]),
         (BedOptions(hca=0, rxe=True), ["gdrstorm.rxe=1"], []),
         (BedOptions(append="slub_debug=FZ quiet"), ["slub_debug=FZ", "quiet"], []),
         (BedOptions(share=Path("/s")), ["gdrstorm.share=1"], ["gdrstorm.modules_share=1"]),
@@ -72,7 +72,8 @@ def test_modules_are_loaded_once_in_order() -> None:
     options = BedOptions(hca=1, rxe=True, bars=(MIB,), load=("vgem", "mlx5_ib"))
     names = qemu.modules_to_load(options)
     assert len(names) == len(set(names))
-    assert names[0] == "mlx5_ib" and names[-1] == "vgem"
+    assert names[0] == "ib_uverbs" and names[-1] == "vgem"
+    assert names.index("rdma_ucm") < names.index("mlx5_ib")
     assert names.index("vfio_iommu_type1") < names.index("vfio_pci")
 
 
