@@ -1,17 +1,24 @@
-"""The look-up of rows by their literals finds what a plain search finds, wherever a literal stands."""
+"""The look-up of rows by their literals finds what a plain search finds, wherever a literal stands; and the
+first sieve never ends a line that a row knows, be it cut off anywhere.
+"""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kmsg_cases import as_records, benign, samples
+from kmsg_cases import as_records, benign, corpus, samples
 
 from gdrstorm.kmsg.families import RULES
-from gdrstorm.kmsg.headlines import _candidates
+from gdrstorm.kmsg.headlines import _candidates, match
+from gdrstorm.kmsg.prefilter import suspicious
+from gdrstorm.kmsg.record import Record
+from gdrstorm.kmsg.rules import Line
 
 LITERALS = sorted({row.literal for row in RULES})
-TEXTS = [*benign(), *(r.text for sample in samples() for r in as_records(sample.lines))]
+TEXTS = sorted(
+    {*benign(), *(r.text for case in (*corpus(), *samples()) for r in as_records(case.lines))}
+)
 
 
 def plain_search(text: str) -> set[int]:
@@ -36,3 +43,11 @@ def test_real_lines_cut_anywhere(text: str, start: int, length: int) -> None:
 def test_literals_side_by_side(parts: list[str]) -> None:
     text = "".join(parts)
     assert _candidates(text) == plain_search(text)
+
+
+def test_what_a_row_knows_passes_the_first_sieve_even_cut_off() -> None:
+    for text in TEXTS:
+        for end in range(1, len(text) + 1):
+            cut = text[:end].rstrip()
+            if not suspicious(cut):
+                assert match(Line(Record(0, cut), cut)) is None, cut
