@@ -24,7 +24,8 @@ _AER_BIT = re.compile(
 )
 _AER_STATUS = re.compile(r"(?:error status/mask=|aer_status: 0x)(?P<status>[0-9a-f]+)")
 _AER_DETAIL = re.compile(
-    r"PCIe Bus Error|TLP Header|Error of this Agent|AER:|aer_\w+[:=]|link has been reset|DPC:? |EDR:|error status/mask"
+    r"PCIe Bus Error|TLP Header|Error of this Agent|AER:|aer_\w+[:=]|link has been reset|link reset at|"
+    r"Link Active not set|DPC:? |EDR:|error status/mask"
 )
 _LAYER = re.compile(r"type=(?P<layer>[^,]*)(?:.*\((?P<agent>[^)]*)\))?")
 _HEADER_LOG = re.compile(r"TLP Header:\s*(?P<words>[0-9a-fx ]+)")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 _PLAIN = (
     # NVIDIA
-    "NVRM SXid GSP nvidia-nvlink [nvidia-drm] nvidia-peermem nvidia_peermem nv_mem nv_peer_mem nvidia-uvm nvidia-modeset "
+    "NVRM SXid GSP nvidia-nvlink [nvidia-drm] nvidia-peermem nvidia_peermem nv_mem nv_peer_mem "
+    "nvidia-uvm nvidia-modeset "
     # PCI Express
     "AER DPC EDR EEH SError mce EDAC NMI pciehp inaccessible giving retraining Active TLP transaction transaction; "
     # IOMMU
@@ -24,7 +25,8 @@ _PLAIN = (
     # the kernel about itself
     "BUG WARNING INFO PID Oops panic UBSAN KASAN kmemleak corruption refcount_t ODEBUG DMA-API LOCKUP stall stalls "
     "trying suspicious DEADLOCK starved Unable Internal allocation allocate vmalloc symbol magic suppressed nobody "
-    "duplicate unregister_netdevice ref_tracker SLUB PANIC VFS CFI seriously unchecked swiotlb cma_alloc mask failure can't cut memory:"
+    "duplicate unregister_netdevice ref_tracker SLUB PANIC VFS CFI "
+    "seriously unchecked swiotlb cma_alloc mask failure can't cut memory:"
 )
 _WORDS = frozenset(word + mark for word in _PLAIN.split() for mark in ("", ":", ",", ".", "!", ")"))
 # A host has up to six NVSwitches, a rack's tray fewer.

@@ -44,7 +44,7 @@ _WORDS = (
     r"but there are no|and this task|and interrupts could|Possible unsafe|Possible interrupt|\*\*\* DEADLOCK|"
     r"May be due to missing|-> \#\d|lock\(|<Interrupt>|CPU0 +CPU1|----|\d+ locks? held by|no locks held|"
     r"\#\d+: |locks held|rcu_scheduler_active|Chain exists of|to HARDIRQ|\{[\w-]+\} |\.\.\. (?:acquired|key)|"
-    r"\S+/\d+ is (?:trying to|freeing|exiting)|[\w./-]+:\d+ suspicious |INFO: (?:Freed|Allocated|Slab|Object) |\[[0-9a-f]{8}\] \*pgd|"
+    r"\S+/\d+ is (?:trying to|freeing|exiting)|[\w./-]+:\d+ suspicious |INFO: (?:Freed|Allocated|Slab|Object) |INFO: task .* blocked on |\[[0-9a-f]{8}\] \*pgd|"
     r"LR is at|PC is at|EIP is at|NIP \[|LR \[|Backtrace:|Instruction dump:|Oops \[\#|\[<[0-9a-f]{8}>\] \(|[0-9a-f]{4}: +[0-9a-f]{8}|"
     r"Faulting instruction|kernel tried to execute|the code is fine but|turning off the locking|you didn't initialize|caller is |"
     r"comm \"|hex dump|backtrace:|unreferenced object|\(detected by|\(t=\d|rcu: |\d+-[.!?D]+:|Tasks blocked|P\d+|"
@@ -61,7 +61,7 @@ _TAIL = re.compile(
     rf"Disabling lock debugging|Dumping ftrace|{_REGISTERS} ?[:=])"
 )
 _OWN_HEADLINE = re.compile(
-    r"(?<!\w)(?<! - )BUG: (?!KASAN: maybe)|INFO: task |INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: "
+    r"(?<!\w)(?<! - )BUG: (?!KASAN: maybe)|INFO: task (?!.* blocked on )|INFO: rcu|hard LOCKUP|invoked oom-killer|Xid \(|AER: "
 )
 # The line of die() that follows a BUG: `invalid opcode: 0000 [#1] SMP` (x86), `Internal error: Oops - BUG: 0 [#1]` (Arm).
 _DIE = re.compile(

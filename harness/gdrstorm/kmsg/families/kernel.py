@@ -151,7 +151,7 @@ LOCKUP_RULES: tuple[Rule, ...] = (
          "hung task", body=T, refine=_stack, tag="hung"),
     # INFO: task python3:12632 can't die for more than 143 seconds.
     # INFO: task python3:2157 blo      (cut)
-    rule(EventClass.HUNG_TASK, E, "INFO: task ", r"INFO: task (?P<process>\S+?):?(?P<pid>\d+)?(?: blo\w*.*)?$", "hung task (line cut off)",
+    rule(EventClass.HUNG_TASK, E, "INFO: task ", r"INFO: task (?P<process>\S+?):?(?P<pid>\d+)?(?: blo(?!cked on )\w*.*)?$", "hung task (line cut off)",
          body=T, refine=_stack, half=True, tag="hung"),
     # rcu: INFO: rcu_sched detected stalls on CPUs/tasks:
     # rcu: INFO: rcu_preempt self-detected stall on CPU
@@ -254,6 +254,11 @@ WARN_RULES: tuple[Rule, ...] = (
     rule(Wn, E, "nobody cared", r"irq (?P<irq>\d+): (?P<code>nobody cared)", "irq nobody cared", body=T, refine=_no_device, tag="irq"),
     # sysfs: cannot create duplicate filename '/class/infiniband/mlx5_0'
     rule(Wn, W, "duplicate filename", r"sysfs: (?P<code>cannot create duplicate filename)", "sysfs: {code}", body=T, refine=_no_device, tag="sysfs"),
+    # kobject: 'mlx5_0' (00000000a1b2c3d4): tried to add an uninitialized object, something is seriously wrong.
+    rule(Wn, E, "seriously wrong", r"kobject.*: (?P<what>tried to .*), something is seriously wrong", "kobject: {what}", code="kobject", body=T,
+         refine=_no_device, tag="kobject"),
+    # unchecked MSR access error: RDMSR from 0x19c at rIP: 0xffffffff8106b0f8 (native_read_msr+0x8/0x40)
+    rule(Wn, W, "unchecked MSR", r"(?P<code>unchecked MSR access error)", "{code}", body=T, refine=_no_device, tag="msr"),
     # unregister_netdevice: waiting for eth0 to become free. Usage count = 2
     rule(Wn, W, "unregister_netdevice", r"(?P<code>unregister_netdevice): waiting for \S+ to become free", "unregister_netdevice waits",
          refine=_no_device, tag="netdev"),
@@ -283,6 +288,11 @@ MEMORY_RULES: tuple[Rule, ...] = (
     # python3: vmalloc error: size 4096, page order 0, failed to allocate pages, mode:0xcc2(GFP_KERNEL|__GFP_HIGHMEM)
     rule(EventClass.OOM, W, "vma", r"(?:vmap (?P<code>allocation) for size \d+ failed|(?P<what>vmalloc error: ))", "vmalloc failure",
          code="vmalloc", body=T, refine=_no_device, tag="alloc"),
+    # vmalloc: allocation failure: 4294967296 bytes                                                    (before 5.12)
+    rule(EventClass.OOM, W, "vmalloc: ", r"vmalloc: allocation failure", "vmalloc failure", code="vmalloc", body=T, refine=_no_device, tag="alloc"),
+    # cma: cma_alloc: reserved: alloc failed, req-size: 4096 pages, ret: -12
+    rule(EventClass.OOM, W, "cma_alloc", r"cma: (?:\w+: )?cma_alloc: .*alloc failed|cma_alloc: alloc failed", "contiguous memory not available", code="cma",
+         refine=_no_device, tag="alloc"),
     # SLUB: Unable to allocate memory on node -1, gfp=0xcc0(GFP_KERNEL)
     rule(EventClass.OOM, W, "SLUB: Unable", r"SLUB: Unable to allocate memory", "SLUB allocation failure", code="SLUB", body=Body.OOM,
          refine=_no_device, tag="alloc"),
@@ -307,6 +317,11 @@ MODULE_RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 DMA_API_RULES: tuple[Rule, ...] = (
+    # mlx5_core 0000:01:00.0: swiotlb buffer is full (sz: 65536 bytes), total 32768 (slots), used 120 (slots)
+    rule(EventClass.DMA_API, E, "swiotlb buffer is full", r"(?P<code>swiotlb buffer is full)", "{code}", tag="swiotlb"),
+    # mlx5_core 0000:01:00.0: overflow 0x0000000412345678+4096 of DMA mask ffffffff bus mask 0
+    rule(EventClass.DMA_API, E, "of DMA mask", r"overflow 0x[0-9a-f]+\+\d+ of (?P<code>DMA mask)", "address beyond the DMA mask", body=T,
+         awaits=True, tag="dmamask"),
     # DMA-API: mlx5_core 0000:01:00.0: device driver frees DMA memory with wrong function [device address=0x...] ...
     # DMA-API: exceeded 7 overlapping mappings of cacheline 0x0000000000123456
     # mlx5_core 0000:01:00.0: DMA-API: device driver has pending DMA allocations while released from device [count=1]

@@ -301,6 +301,11 @@ NVRM_RULES: tuple[Rule, ...] = (
     # nvidia-modeset: ERROR: GPU:0: Failed detecting connected display devices
     rule(N, E, "nvidia-modeset", r"nvidia-modeset: ERROR: (?P<what>.*)", "nvidia-modeset: {what}",
          code="modeset", tag="modeset"),
+    # nvidia-nvswitch0: nvswitch_poll_sublink_state: timeout occurred while polling sublink      RECONSTRUCTED
+    # nvidia-nvlink: Failed to initialize link 3      RECONSTRUCTED
+    rule(N, E, "nvidia-nv", r"(?P<code>nvidia-nvswitch|nvidia-nvlink)\d*: (?P<what>.*)", "{code}: {what}", failing=True, tag="nvlink"),
+    # [drm:nv_drm_load [nvidia_drm]] *ERROR* [nvidia-drm] [GPU ID 0x00000100] Failed to allocate NvKmsKapiDevice
+    rule(N, E, "[nvidia-drm]", r"\[nvidia-drm\] .*(?P<what>[Ff]ailed .*)", "nvidia-drm: {what}", code="nvidia-drm", tag="drm"),
     # nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap[pid:92821] request_free_mem_region() err -34
     # nvidia-uvm: uvm_gpu.c:1234 nvidia_uvm_foo[pid:1] RM call failed ... status 0x...      RECONSTRUCTED
     rule(N, E, "nvidia-uvm", r"nvidia-uvm: .*(?P<what>ERROR|[Aa]ssert|[Ff]atal|failed|\berr -\d+)", "nvidia-uvm: {what}",

@@ -159,6 +159,11 @@ PCIE_RULES: tuple[Rule, ...] = (
     # EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x...)
     rule(H, C, "EDAC", r"EDAC (?P<mc>MC\d+): (?P<times>\d+) (?P<code>CE) ", "EDAC corrected memory error", tag="edac"),
     rule(H, E, "EDAC", r"EDAC (?P<mc>MC\d+): (?P<times>\d+) (?P<code>UE) ", "EDAC uncorrected memory error", tag="edac"),
+    # Memory failure: 0x3d7a3c: recovery action for dirty LRU page: Recovered
+    rule(H, E, "Memory failure", r"Memory failure: 0x[0-9a-f]+: recovery action for (?P<what>.*)", "memory failure: {what}", code="memory failure",
+         tag="hwpoison"),
+    # mce: Uncorrected hardware memory error in user-access at 3d7a3c000
+    rule(H, E, "mce: Uncorrected", r"mce: Uncorrected hardware memory error", "uncorrected memory error", code="MCE", tag="hwpoison"),
     # NMI: PCI system error (SERR) for reason a1 on CPU 0.
     # Uhhuh. NMI received for unknown reason 3d on CPU 0.
     rule(H, E, "NMI", r"NMI: (?P<code>PCI system error \(SERR\)|IOCK error)|(?P<what>NMI received for unknown reason)",
@@ -184,6 +189,10 @@ PCIE_RULES: tuple[Rule, ...] = (
     # pcieport 0000:97:02.0: pciehp: Slot(4): Cannot train link: status 0x1001
     rule(P, E, "pciehp: ", r"pciehp: .*(?P<what>Failed to check link status|Cannot add device|[Ll]ink [Tt]raining [Ee]rror|Cannot train link|No link$)",
          "{what}", code="link", tag="pcie"),
+    # pcieport 0000:00:01.0: Data Link Layer Link Active not set in 1000 msec
+    # pcieport 0000:00:01.0: retraining failed
+    rule(P, E, "ink Active not set", r": (?P<what>Data Link Layer Link Active not set)", "{what}", code="link", tag="pcie"),
+    rule(P, E, "retraining failed", r": (?P<what>retraining failed)$", "link {what}", code="link", tag="pcie"),
     # pcieport 0000:97:02.0: pciehp: Slot(4): Power fault
     # pcieport 0000:97:02.0: pciehp: Power fault on slot 4                                 (before 4.20)
     rule(P, E, "pciehp: ", r"pciehp: .*(?P<code>[Pp]ower fault)(?! interrupt received)", "slot power fault", tag="pcie"),

@@ -164,7 +164,7 @@ MLX5_RULES: tuple[Rule, ...] = (
     # infiniband mlx5_0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12
     # mlx5_core 0000:01:00.0: give_pages:372:(pid 5): func_id 0x0, npages 1024, err -12      RECONSTRUCTED
     # infiniband mlx5_0: mlx5_ib_page_fault_resume:..: Failed to resolve the page fault on WQ 0x5 err -14      RECONSTRUCTED
-    rule(M, E, "mlx5", r"^\s*(?P<driver>mlx5_core|mlx5_ib|infiniband mlx5_\d+|mlx5_\d+|mlx5_(?:warn|err|error)|mlx5e?)\b[^(]*?(?::\(pid \d+\))?: (?P<what>.*)",
+    rule(M, E, "mlx5", r"^\s*(?P<driver>mlx5_core|mlx5_ib|infiniband mlx5_(?:bond_)?\d+|mlx5_\d+|mlx5_(?:warn|err|error)|mlx5e?)\b[^(]*?(?::\(pid \d+\))?: (?P<what>.*)",
          "", refine=_other, quiet_debug=True, failing=True, tag="mlx5-other"),
 )  # fmt: skip
 
@@ -202,7 +202,7 @@ RDMA_RULES: tuple[Rule, ...] = (
     # <mlx4_ib> create_pv_sqp: Couldn't create special QP (-16)
     # efa 0000:00:06.0: Wait for completion (polling) timeout
     # rdma_rxe: rxe-pd pool destroyed with unfree'd elem
-    rule(R, E, ": ", r"^\s*(?P<driver><?(?:ib_core|ib_uverbs|rdma_ucm|rdma_cm|iw_cm|ib_cm|rdma_rxe|siw|irdma|bnxt_re|uverbs\d*|ib_umem\w*|_?ib_cache_gid\w*|mlx4_core|mlx4_ib|efa|hns_roce\w*|erdma)\b>?)(?: [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?: \S+)?|[^:]*):? (?P<what>.*)",
+    rule(R, E, ": ", r"^\s*(?P<driver><?(?:ib_core|ib_uverbs|rdma_ucm|rdma_cm|iw_cm|ib_cm|rdma_rxe|siw|irdma|bnxt_re|uverbs\d*|ib_umem\w*|_?ib_cache_gid\w*|mlx4_core|mlx4_ib|efa|hns_roce\w*|erdma|hfi1|qedr|vmw_pvrdma)\b>?)(?: [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?: \S+)?|[^:]*):? (?P<what>.*)",
          "", refine=_other, quiet_debug=True, failing=True, tag="rdma-other"),
 )  # fmt: skip
 
