@@ -138,7 +138,8 @@ class Mkey:
             self.variant = MkcLayout.mkey_7_0.get(context)
         if mask & (MkeyMask.QPN | MkeyMask.KEY | MkeyMask.PD):
             self.bound_qpn = MkcLayout.qpn.get(context)
-        self._update_access(mask, context)
+        if mask & _ACCESS_MASK:
+            self._update_access(mask, context)
         if mask & MkeyMask.FREE:
             self.free = bool(MkcLayout.free.get(context))
 
@@ -168,6 +169,7 @@ _MASK_BITS: Final = (
     (MkeyMask.REMOTE_WRITE, Access.REMOTE_WRITE),
     (MkeyMask.ATOMIC, Access.ATOMIC),
 )
+_ACCESS_MASK: Final = sum(bit for bit, _ in _MASK_BITS)
 
 
 def access_of(context: Buffer) -> int:

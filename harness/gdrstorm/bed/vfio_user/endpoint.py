@@ -276,7 +276,7 @@ class Endpoint:
         self.irqs.set(protocol.parse_irq_set(frame.payload), frame.fds)
         return b""
 
-    def _check_access(self, access: RegionAccess, need: RegionFlag) -> None:
+    def _check_access(self, access: RegionAccess, need: int) -> None:
         region = self._regions.get(access.region)
         if region is None or access.offset + access.count > region.size_bytes:
             where = f"{access.offset:#x}+{access.count:#x} of region {access.region}"

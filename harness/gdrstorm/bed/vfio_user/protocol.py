@@ -47,8 +47,8 @@ class DeviceFlag(enum.IntFlag):
     PCI = 2
 
 
-class DmaFlag(enum.IntFlag):
-    """VFIO_DMA_MAP_FLAG_*."""
+class DmaFlag(enum.IntEnum):
+    """VFIO_DMA_MAP_FLAG_*. Bits of an int: IntFlag's operators are slow."""
 
     READ = 1
     WRITE = 2

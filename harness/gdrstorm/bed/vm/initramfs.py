@@ -125,18 +125,18 @@ def build_initramfs(
 ) -> bytes:
     """The whole archive; /init waits for `modules` and for none of `background`."""
     directory, executable = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755
-    modules = dict(modules)
-    rest = {name: data for name, data in background if name not in modules}
+    first = dict(modules)
+    rest = {name: data for name, data in background if name not in first}
     return cpio_archive(
         [
             *(Entry(name, directory) for name in ("bin", "dev", "modules", "proc", "sys")),
             Entry("bin/busybox", executable, busybox.read_bytes()),
             Entry("init", executable, _INIT.read_bytes()),
-            _order("modules/order", modules),
+            _order("modules/order", first),
             _order("modules/background", rest),
             *(
                 Entry(f"modules/{name}", stat.S_IFREG | 0o644, data)
-                for name, data in (modules | rest).items()
+                for name, data in (first | rest).items()
             ),
         ]
     )
