@@ -27,11 +27,15 @@ FAILING_WORDS = (
     "fail", "error", "timeout", "time out", "timed out", "unable", "can't", "cannot", "couldn't", "giving up", "leak",
     "abort", "invalid", "unexpected", "not responding", "not enough", "out of", "corrupt", "stuck", "overrun",
     "bad ", "err -", "err:-", "err=-", "err(-", "timedout", "unfree", "didn't", "is closed", "doesn't match",
+    "could not", "bogus", "overflow", "exhausted", "sigerr",
 )  # fmt: skip
 
 
 class Body(enum.Enum):
     """Which kind of further lines a report has."""
+
+    # A member is equal to itself alone; Enum's own hash is a call of Python for each look-up.
+    __hash__ = object.__hash__
 
     NONE = enum.auto()
     AER = enum.auto()
