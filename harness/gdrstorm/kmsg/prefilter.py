@@ -87,6 +87,11 @@ def _failing_words(text: str) -> bool:
         or "tuck" in text
         or "bad " in text
         or "closed" in text
+        or "Bad " in text
+        or "bogus" in text
+        or "verflow" in text
+        or "xhausted" in text
+        or "SIGERR" in text
     )
 
 

@@ -52,7 +52,7 @@ _WORDS = (
     r"list_(?:add|del) corruption|warn_alloc|Mem-Info|Thread overran|Stopper|entry point|in_atomic|preempt_count|"
     r"RCU nest depth|=====|WARNING: (?:kernel )?stack|asm_\w+|Lockdep|\s*\^"
 )
-_LINE = re.compile(rf"\s*(?:{_REGISTERS} ?[:=]|{_WORDS}|(?:>)?[0-9a-f]{{16}}[: ]|\? )")
+_LINE = re.compile(rf"\s*(?:{_REGISTERS} ?[:=]|{_WORDS}|>?[0-9a-f]{{16}}[: ]|[0-9a-f]{{8}} \(|\? )")
 _LOCK = re.compile(r"\((?P<lock>[^()]+(?:\([^()]*\))?[^()]*)\)\{[^}]*\}")
 _PLACE = re.compile(r"\s*(?P<place>[\w./-]+:\d+) suspicious ")
 _END = re.compile(r"\s*---\[ end")

@@ -24,7 +24,7 @@ _PLACE = re.compile(r"\b([a-z_]\w+):\d+:\(pid \d+\)")
 _FUNCTION = re.compile(r"([a-z_]+_\w+): ")
 _HARMLESS = re.compile(
     r"not advertised|Supported|capab|[Ff]irmware version|is not supported|not supported|recovered|enabled|"
-    r"Rate limit|Waiting for FW|E-Switch|timeout abort in|mlx5_pci_vsc_init|"
+    r"Rate limit|Waiting for FW|timeout abort in|mlx5_pci_vsc_init|"
     r"module verification failed|taints kernel|selftests"
 )
 
