@@ -120,7 +120,8 @@ def _take_date(parts: _Parts) -> _Parts | None:
         )
     elif found := _ISO.match(text):
         time_ns = _iso_ns(found)
-        dmesg_iso = "," in found[0]
+        # dmesg writes a comma, container logs nanoseconds: behind both comes the text, not a host.
+        dmesg_iso = "," in found[0] or len(found[3] or "") == 9
     elif found := _UNIX.match(text):
         time_ns = int(found[1]) * 10**9 + _fraction_ns(found[2])
     else:
