@@ -45,9 +45,8 @@ def parse_kmsg_record(data: bytes) -> Record:
     prio = int(parts[0])
     caller = ""
     if len(parts) > 4:
-        extra = next((part for part in parts[4:] if part.startswith("caller=")), "")
-        caller = extra[7:]
-    text, newline, rest = body.partition("\n")
+        caller = next((part[7:] for part in parts[4:] if part.startswith("caller=")), "")
+    text, _, rest = body.partition("\n")
     return Record(
         int(parts[1]),
         _unescape(text) if "\\x" in text else text,
@@ -56,7 +55,7 @@ def parse_kmsg_record(data: bytes) -> Record:
         prio >> 3,
         parts[3] if len(parts) > 3 else "-",
         caller,
-        _fields(rest.split("\n")) if newline and rest else (),
+        _fields(rest.split("\n")) if rest else (),
     )
 
 

@@ -12,8 +12,8 @@ class Field(msgspec.Struct, frozen=True):
     value: str
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One log record.
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One log record. Nothing in it can refer back to it, so the cycle collector need not know it.
 
     time_ns is -1 when the log has no times. level is 0 (emergency) to 7 (debug), -1 unknown; facility 0
     is the kernel's own, 1 a user's. caller is `T123` (task), `C0` (CPU) or empty. repeat > 1 stands for
