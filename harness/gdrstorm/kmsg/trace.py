@@ -87,7 +87,7 @@ def is_trace(text: str) -> bool:
 
 
 _OOM = re.compile(
-    r"\s*(?:Mem-Info|active_anon|active_file|unevictable|slab_|mapped:|pagetables|free:|Node \d|DMA|Normal|lowmem_reserve|"
+    r"\s*(?:Mem-Info|active_anon|active_file|unevictable|slab_|mapped:|pagetables|free:|Node \d|DMA(?:32)?[ :]|Normal|lowmem_reserve|"
     r"\d+ (?:total )?pagecache|\d+ pages|[\d]+ swap|Swap cache|Free swap|Total swap|\[\s*(?:pid|\d+)\s*\]|Tasks state|oom-kill:|"
     r"(?:Memory cgroup )?[Oo]ut of memory|Memory cgroup|memory: usage|swap: usage|memory\+swap|kmem: usage|oom_reaper|"
     r"Out of memory|[a-z_]+ \d+$|SLUB|\s+cache:|\s+node \d|hugetlb|Purging)"
@@ -153,8 +153,8 @@ def absorb(draft: Draft, line: Line) -> bool | None:
     if text.startswith("refcount_t:") or (line.bdf and not _FRAME.match(text)):
         return None
     if (
-        "Oops" in text
-        and "[#" in text
+        "[#" in text
+        and ("Oops" in text or _DIE.match(text))
         and draft.cls not in {EventClass.KERNEL_BUG, EventClass.KASAN}
     ):
         return None
