@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_loop DEVICE THREADS SECONDS FD SIZE: ibv_reg_dmabuf_mr and ibv_dereg_mr
- * of one inherited dma-buf in a plain loop.
+ * verbs_loop DEVICE THREADS SECONDS SIZE: ibv_reg_dmabuf_mr and ibv_dereg_mr of
+ * one dma-buf (a udmabuf, as the engine's exporter makes it) in a plain loop.
  */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/udmabuf.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "loop.h"
 
@@ -65,14 +71,30 @@ static struct ibv_pd *open_pd(void *library, const char *name)
 	return context ? alloc_pd(context) : NULL;
 }
 
+static int make_buffer(size_t bytes)
+{
+	struct udmabuf_create create = {
+		.flags = UDMABUF_FLAGS_CLOEXEC,
+		.size = bytes,
+	};
+	int memory = memfd_create("verbs_loop", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int udmabuf = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+
+	if (memory < 0 || udmabuf < 0 || ftruncate(memory, (off_t)bytes) ||
+	    fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK))
+		return -1;
+	create.memfd = (uint32_t)memory;
+	return ioctl(udmabuf, UDMABUF_CREATE, &create);
+}
+
 int main(int argc, char **argv)
 {
 	void *library = dlopen("libibverbs.so.1", RTLD_NOW);
 	struct ibv_pd *pd;
 
-	if (argc != 6 || !library) {
+	if (argc != 5 || !library) {
 		fprintf(stderr, "verbs_loop: %s\n",
-			library ? "five arguments" : dlerror());
+			library ? "four arguments" : dlerror());
 		return 2;
 	}
 	reg_dmabuf_mr = (struct ibv_mr * (*)(struct ibv_pd *, uint64_t, size_t,
@@ -85,7 +107,12 @@ int main(int argc, char **argv)
 			strerror(errno));
 		return 3;
 	}
-	fd = atoi(argv[4]);
-	size = strtoull(argv[5], NULL, 0);
+	size = strtoull(argv[4], NULL, 0);
+	fd = make_buffer(size);
+	if (fd < 0) {
+		fprintf(stderr, "verbs_loop: cannot make a udmabuf: %s\n",
+			strerror(errno));
+		return 3;
+	}
 	return loop_run((uint32_t)atoi(argv[2]), atof(argv[3]), pd);
 }

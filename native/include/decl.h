@@ -7,7 +7,7 @@
  * a negative errno unless they say otherwise.
  */
 
-#define GS_LAYOUT_VERSION 1
+#define GS_LAYOUT_VERSION 2
 #define GS_OP_COUNT 12
 #define GS_BUCKETS 1152
 #define GS_ERRNOS 16

@@ -217,15 +217,19 @@ static void add_errno(struct gs_op_totals *out, uint32_t error, uint64_t count)
 	out->errno_other += count;
 }
 
-static void add_op(struct gs_op_totals *out, const struct gs_op_block *op,
-		   const gs_word (*buckets)[GS_BUCKETS])
+static void add_op(struct gs_op_totals *out, const struct gs_block *block,
+		   uint32_t op)
 {
-	add_side(&op->ok, buckets[0], &out->ok_count, &out->ok_sum_ns,
-		 &out->ok_min_ns, &out->ok_max_ns, out->ok);
-	add_side(&op->error, buckets[1], &out->error_count, &out->error_sum_ns,
-		 &out->error_min_ns, &out->error_max_ns, out->error);
+	const struct gs_side *side = block->side[op];
+	const struct gs_errnos *errnos = &block->errnos[op];
+
+	add_side(&side[0], block->bucket[op][0], &out->ok_count,
+		 &out->ok_sum_ns, &out->ok_min_ns, &out->ok_max_ns, out->ok);
+	add_side(&side[1], block->bucket[op][1], &out->error_count,
+		 &out->error_sum_ns, &out->error_min_ns, &out->error_max_ns,
+		 out->error);
 	for (uint32_t i = 0; i < GS_ERRNOS; i++) {
-		const struct gs_errno_entry *e = &op->errnos[i];
+		const struct gs_errno_entry *e = &errnos->first[i];
 		uint32_t error = atomic_load_explicit(&e->error,
 						      memory_order_acquire);
 
@@ -233,7 +237,7 @@ static void add_op(struct gs_op_totals *out, const struct gs_op_block *op,
 			break;
 		add_errno(out, error, gs_load(&e->count));
 	}
-	out->errno_other += gs_load(&op->errno_other);
+	out->errno_other += gs_load(&errnos->other);
 }
 
 void gs_area_totals(struct gs_area *area, uint32_t first, uint32_t count,
@@ -250,8 +254,7 @@ void gs_area_totals(struct gs_area *area, uint32_t first, uint32_t count,
 		out->skipped += gs_load(&block->skipped);
 		out->leaked += gs_load(&block->leaked);
 		for (uint32_t op = 0; op < GS_OP_COUNT; op++)
-			add_op(&out->op[op], &block->op[op],
-			       block->bucket[op]);
+			add_op(&out->op[op], block, op);
 	}
 }
 
@@ -304,7 +307,7 @@ static uint32_t op_errors(const struct gs_block *block, uint32_t op,
 	uint32_t found = 0;
 
 	for (uint32_t i = 0; i < GS_ERRNOS && found < max; i++) {
-		const struct gs_errno_entry *e = &block->op[op].errnos[i];
+		const struct gs_errno_entry *e = &block->errnos[op].first[i];
 		uint32_t error = atomic_load_explicit(&e->error,
 						      memory_order_acquire);
 
@@ -351,8 +354,8 @@ static uint64_t longest_call(const struct gs_block *block)
 	uint64_t longest = 0;
 
 	for (uint32_t op = 1; op < GS_OP_COUNT; op++) {
-		uint64_t ok = gs_load(&block->op[op].ok.max_ns);
-		uint64_t error = gs_load(&block->op[op].error.max_ns);
+		uint64_t ok = gs_load(&block->side[op][0].max_ns);
+		uint64_t error = gs_load(&block->side[op][1].max_ns);
 
 		if (op == GS_OP_DELAY || op == GS_OP_BARRIER)
 			continue;

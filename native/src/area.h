@@ -45,11 +45,9 @@ struct gs_side {
 	gs_word sum_ns;
 };
 
-struct gs_op_block {
-	struct gs_side ok;
-	struct gs_side error;
-	gs_word errno_other;
-	struct gs_errno_entry errnos[GS_ERRNOS];
+struct gs_errnos {
+	gs_word other;
+	struct gs_errno_entry first[GS_ERRNOS];
 };
 
 /* `call` is seq << 16 | op while the thread is inside a call, else 0. */
@@ -64,7 +62,12 @@ struct gs_block {
 	_Alignas(64) _Atomic uint32_t state;
 	_Atomic uint32_t worker;
 	_Atomic int32_t tid;
-	_Alignas(64) struct gs_op_block op[GS_OP_COUNT];
+	/* By operation; [0] of the calls that succeeded, [1] of those that failed.
+	 * On one page with the words above: few pages to find again after a call
+	 * into the kernel.
+	 */
+	_Alignas(64) struct gs_side side[GS_OP_COUNT][2];
+	struct gs_errnos errnos[GS_OP_COUNT];
 	/* Apart from the rest, so that unused histograms stay holes. */
 	_Alignas(64) gs_word bucket[GS_OP_COUNT][2][GS_BUCKETS];
 };

@@ -13,54 +13,25 @@
 
 #define NO_VICTIM UINT32_MAX
 
-static int sync_buffer(int fd)
-{
-	struct dma_buf_sync sync = { DMA_BUF_SYNC_START | DMA_BUF_SYNC_RW };
-
-	if (ioctl(fd, DMA_BUF_IOCTL_SYNC, &sync))
-		return -errno;
-	sync.flags = DMA_BUF_SYNC_END | DMA_BUF_SYNC_RW;
-	return ioctl(fd, DMA_BUF_IOCTL_SYNC, &sync) ? -errno : 0;
-}
-
-static int is_idle(uint8_t op)
-{
-	return op == GS_OP_DELAY || op == GS_OP_BARRIER;
-}
-
-/* False when an earlier operation of this slot failed to make what this one
- * works on (or to end what this one makes anew).
+/* How each operation is done. What is done between the two clock reads is the
+ * call itself and nothing else.
  */
-static int can_run(const struct gs_thread *t, const struct gs_slot *s,
-		   uint8_t op)
+static int do_alloc(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
-	switch (op) {
-	case GS_OP_ALLOC:
-		return !(s->has & GS_HAS_MEMORY);
-	case GS_OP_EXPORT:
-		return (s->has & (GS_HAS_MEMORY | GS_HAS_BUFFER)) ==
-		       GS_HAS_MEMORY;
-	case GS_OP_REG:
-		return !(s->has & GS_HAS_REG) &&
-		       (s->has & GS_HAS_BUFFER ||
-			t->storm->importer->ignores_fd);
-	case GS_OP_REREG:
-	case GS_OP_DEREG:
-		return s->has & GS_HAS_REG;
-	case GS_OP_CLOSE:
-	case GS_OP_SYNC:
-		return s->has & GS_HAS_BUFFER;
-	case GS_OP_FREE:
-		return s->has & GS_HAS_MEMORY;
-	default:
-		return 1;
-	}
+	(void)start;
+	return t->exporter->alloc(t->exporter_ctx, s->size, &s->memory);
 }
 
-static int do_reg(struct gs_thread *t, struct gs_slot *s, uint8_t op)
+static int do_export(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
-	const struct gs_importer *importer = t->storm->importer;
-	const struct gs_range range = {
+	(void)start;
+	return t->exporter->export(t->exporter_ctx, &s->memory, 0, s->size,
+				   &s->fd);
+}
+
+static struct gs_range range_of(const struct gs_slot *s)
+{
+	return (struct gs_range){
 		.offset = s->offset,
 		.length = s->length,
 		.iova = s->offset,
@@ -68,111 +39,140 @@ static int do_reg(struct gs_thread *t, struct gs_slot *s, uint8_t op)
 		.fd = s->has & GS_HAS_BUFFER ? s->fd : -1,
 		.access = s->access,
 	};
-
-	if (op == GS_OP_REG)
-		return importer->reg(t->importer_ctx, &range, &s->registration);
-	return importer->rereg(t->importer_ctx, &range, &s->registration);
 }
 
-static int do_export(struct gs_thread *t, struct gs_slot *s)
+static int do_reg(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
-	return t->storm->exporter->export(t->exporter_ctx, &s->memory, 0,
-					  s->size, &s->fd);
+	const struct gs_range range = range_of(s);
+
+	(void)start;
+	return t->importer->reg(t->importer_ctx, &range, &s->registration);
 }
 
-static int do_close(struct gs_thread *t, struct gs_slot *s)
+/* Changes the access between the program's two. */
+static int do_rereg(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
-	if (t->storm->exporter->close_fd)
-		return t->storm->exporter->close_fd(t->exporter_ctx, s->fd);
+	const struct gs_program *p = t->storm->program;
+	struct gs_range range;
+
+	(void)start;
+	s->access = s->access == p->rereg_access ? p->access : p->rereg_access;
+	range = range_of(s);
+	return t->importer->rereg(t->importer_ctx, &range, &s->registration);
+}
+
+static int do_dereg(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+{
+	(void)start;
+	return t->importer->dereg(t->importer_ctx, s->place, &s->registration);
+}
+
+static int do_close(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+{
+	(void)start;
+	if (t->exporter->close_fd)
+		return t->exporter->close_fd(t->exporter_ctx, s->fd);
 	return close(s->fd) ? -errno : 0;
 }
 
-static int do_control(struct gs_thread *t)
+static int do_free(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
-	const struct gs_storm *storm = t->storm;
-
-	if (storm->exporter->control)
-		return storm->exporter->control(t->exporter_ctx);
-	return storm->importer->control(t->importer_ctx);
+	(void)start;
+	return t->exporter->free(t->exporter_ctx, &s->memory);
 }
 
-static int do_sync(struct gs_thread *t, struct gs_slot *s)
+static int do_sync(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
-	if (t->storm->exporter->sync)
-		return t->storm->exporter->sync(t->exporter_ctx, s->fd);
-	return sync_buffer(s->fd);
+	struct dma_buf_sync sync = { DMA_BUF_SYNC_START | DMA_BUF_SYNC_RW };
+
+	(void)start;
+	if (t->exporter->sync)
+		return t->exporter->sync(t->exporter_ctx, s->fd);
+	if (ioctl(s->fd, DMA_BUF_IOCTL_SYNC, &sync))
+		return -errno;
+	sync.flags = DMA_BUF_SYNC_END | DMA_BUF_SYNC_RW;
+	return ioctl(s->fd, DMA_BUF_IOCTL_SYNC, &sync) ? -errno : 0;
 }
 
-static int do_delay(struct gs_thread *t, uint64_t start)
+static int do_delay(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
 	uint64_t until = start + t->storm->program->delay_ns;
 
+	(void)s;
 	gs_sleep_until(t->storm->area,
 		       until < t->deadline_ns ? until : t->deadline_ns);
 	return 0;
 }
 
-/* The call itself, and nothing else, between two clock reads. */
-static int call(struct gs_thread *t, struct gs_slot *s, uint8_t op,
-		uint64_t start)
+/* Stopped while waiting is the end of the storm, no error. */
+static int do_barrier(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
-	struct gs_storm *storm = t->storm;
-
-	switch (op) {
-	case GS_OP_ALLOC:
-		return storm->exporter->alloc(t->exporter_ctx, s->size,
-					      &s->memory);
-	case GS_OP_EXPORT:
-		return do_export(t, s);
-	case GS_OP_REG:
-	case GS_OP_REREG:
-		return do_reg(t, s, op);
-	case GS_OP_DEREG:
-		return storm->importer->dereg(t->importer_ctx, s->place,
-					      &s->registration);
-	case GS_OP_CLOSE:
-		return do_close(t, s);
-	case GS_OP_FREE:
-		return storm->exporter->free(t->exporter_ctx, &s->memory);
-	case GS_OP_SYNC:
-		return do_sync(t, s);
-	case GS_OP_DELAY:
-		return do_delay(t, start);
-	case GS_OP_BARRIER:
-		/* Stopped while waiting is the end of the storm, no error. */
-		gs_barrier_wait(&storm->barrier, storm->area);
-		return 0;
-	default:
-		return do_control(t);
-	}
+	(void)s;
+	(void)start;
+	gs_barrier_wait(&t->storm->barrier, t->storm->area);
+	return 0;
 }
 
-static void settle(struct gs_slot *s, uint8_t op, int error)
+static int do_control(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 {
-	/* close(2) ends the descriptor whatever it returns. */
-	if (op == GS_OP_CLOSE)
-		s->has &= ~(uint32_t)GS_HAS_BUFFER;
-	if (error)
-		return;
-	if (op == GS_OP_ALLOC)
-		s->has |= GS_HAS_MEMORY;
-	else if (op == GS_OP_EXPORT)
-		s->has |= GS_HAS_BUFFER;
-	else if (op == GS_OP_REG)
-		s->has |= GS_HAS_REG;
-	else if (op == GS_OP_DEREG)
-		s->has &= ~(uint32_t)GS_HAS_REG;
-	else if (op == GS_OP_FREE)
-		s->has &= ~(uint32_t)GS_HAS_MEMORY;
+	(void)s;
+	(void)start;
+	if (t->exporter->control)
+		return t->exporter->control(t->exporter_ctx);
+	return t->importer->control(t->importer_ctx);
+}
+
+/* Runs only in a slot where (has & looks) == wants, that is, where no earlier
+ * operation failed to make what this one works on or to end what it makes anew.
+ * close(2) ends the descriptor whatever it returns.
+ */
+static const struct gs_act acts[GS_OP_COUNT] = {
+	[GS_OP_ALLOC] = { do_alloc, .looks = GS_HAS_MEMORY,
+			  .makes = GS_HAS_MEMORY },
+	[GS_OP_EXPORT] = { do_export, .looks = GS_HAS_MEMORY | GS_HAS_BUFFER,
+			   .wants = GS_HAS_MEMORY, .makes = GS_HAS_BUFFER },
+	[GS_OP_REG] = { do_reg, .looks = GS_HAS_REG | GS_HAS_BUFFER,
+			.wants = GS_HAS_BUFFER, .makes = GS_HAS_REG },
+	[GS_OP_REREG] = { do_rereg, .looks = GS_HAS_REG, .wants = GS_HAS_REG },
+	[GS_OP_DEREG] = { do_dereg, .looks = GS_HAS_REG, .wants = GS_HAS_REG,
+			  .ends = GS_HAS_REG },
+	[GS_OP_CLOSE] = { do_close, .looks = GS_HAS_BUFFER,
+			  .wants = GS_HAS_BUFFER, .loses = GS_HAS_BUFFER },
+	[GS_OP_FREE] = { do_free, .looks = GS_HAS_MEMORY,
+			 .wants = GS_HAS_MEMORY, .ends = GS_HAS_MEMORY },
+	[GS_OP_SYNC] = { do_sync, .looks = GS_HAS_BUFFER,
+			 .wants = GS_HAS_BUFFER },
+	[GS_OP_DELAY] = { do_delay, .idle = 1 },
+	[GS_OP_BARRIER] = { do_barrier, .idle = 1 },
+	[GS_OP_CONTROL] = { do_control },
+};
+
+struct gs_act gs_act_of(const struct gs_importer *importer, uint8_t op)
+{
+	struct gs_act act = acts[op];
+
+	act.op = op;
+	if (op == GS_OP_REG && importer->ignores_fd)
+		act.looks = GS_HAS_REG, act.wants = 0;
+	return act;
+}
+
+static void settle(struct gs_slot *s, const struct gs_act *act, int error)
+{
+	uint32_t has = s->has & ~(uint32_t)act->loses;
+
+	if (!error)
+		has = (has | act->makes) & ~(uint32_t)act->ends;
+	s->has = has;
 }
 
 static void count_error(struct gs_thread *t, const struct gs_slot *s,
 			uint8_t op, uint32_t error, uint64_t start)
 {
-	struct gs_op_block *block = &t->block->op[op];
+	struct gs_errnos *block = &t->block->errnos[op];
 
 	for (uint32_t i = 0; i < GS_ERRNOS; i++) {
-		struct gs_errno_entry *e = &block->errnos[i];
+		struct gs_errno_entry *e = &block->first[i];
 		uint32_t known = atomic_load_explicit(&e->error,
 						      memory_order_relaxed);
 
@@ -191,14 +191,13 @@ static void count_error(struct gs_thread *t, const struct gs_slot *s,
 		atomic_store_explicit(&e->error, error, memory_order_release);
 		return;
 	}
-	gs_bump(&block->errno_other, 1);
+	gs_bump(&block->other, 1);
 }
 
 static void count_time(struct gs_block *block, uint8_t op, int failed,
 		       uint64_t ns)
 {
-	struct gs_side *side = failed ? &block->op[op].error
-				      : &block->op[op].ok;
+	struct gs_side *side = &block->side[op][failed];
 
 	if (~ns > gs_load(&side->inverse_min_ns))
 		gs_store(&side->inverse_min_ns, ~ns);
@@ -217,50 +216,48 @@ static void publish(struct gs_thread *t, const struct gs_slot *s, uint8_t op,
 	gs_store_after(&t->block->call, t->seq << 16 | op);
 }
 
-static void run_op(struct gs_thread *t, struct gs_slot *s, uint8_t op)
+static void run_act(struct gs_thread *t, struct gs_slot *s,
+		    const struct gs_act *act)
 {
-	const struct gs_program *p = t->storm->program;
-	int idle = is_idle(op);
+	struct gs_block *block = t->block;
 	uint64_t start, end;
 	int error;
 
-	if (!can_run(t, s, op)) {
-		gs_bump(&t->block->skipped, 1);
+	if ((s->has & act->looks) != act->wants) {
+		gs_bump(&block->skipped, 1);
 		return;
 	}
 	t->seq++;
-	if (op == GS_OP_REREG)
-		s->access = s->access == p->rereg_access ? p->access
-							 : p->rereg_access;
 	start = gs_clock_now(&t->clock);
-	if (!idle)
-		publish(t, s, op, start);
-	error = call(t, s, op, start);
+	if (!act->idle)
+		publish(t, s, act->op, start);
+	error = act->call(t, s, start);
 	end = gs_clock_now(&t->clock);
-	gs_store(&t->block->call, 0);
+	gs_store(&block->call, 0);
 	t->last_ns = end;
-	settle(s, op, error);
+	settle(s, act, error);
 	/* Only a TSC that was reset by a suspend can make it negative. */
-	count_time(t->block, op, error != 0, end > start ? end - start : 0);
-	if (!idle)
-		gs_bump(&t->block->done, 1);
+	count_time(block, act->op, error != 0, end > start ? end - start : 0);
+	if (!act->idle)
+		gs_bump(&block->done, 1);
 	if (__builtin_expect(error != 0, 0)) {
-		count_error(t, s, op, (uint32_t)-error, start);
-		if (p->stop_on_error)
+		count_error(t, s, act->op, (uint32_t)-error, start);
+		if (t->storm->program->stop_on_error)
 			gs_area_stop(t->storm->area);
 	}
 }
 
 int gs_untimed(struct gs_thread *t, struct gs_slot *s, enum gs_op op)
 {
+	const struct gs_act act = gs_act_of(t->importer, (uint8_t)op);
 	uint64_t start = gs_now_ns();
 	int error;
 
 	t->seq++;
-	publish(t, s, (uint8_t)op, start);
-	error = call(t, s, (uint8_t)op, start);
+	publish(t, s, act.op, start);
+	error = act.call(t, s, start);
 	gs_store(&t->block->call, 0);
-	settle(s, (uint8_t)op, error);
+	settle(s, &act, error);
 	return error;
 }
 
@@ -293,7 +290,7 @@ static void acquire(struct gs_thread *t, const struct gs_step *step)
 	s->has |= GS_IN_WINDOW;
 	gs_bump(&t->block->outstanding, 1);
 	for (uint32_t i = 0; i < plan->acquire_count; i++)
-		run_op(t, s, plan->acquire[i]);
+		run_act(t, s, &plan->acquire[i]);
 }
 
 static void release(struct gs_thread *t, struct gs_slot *s, int draining)
@@ -301,8 +298,8 @@ static void release(struct gs_thread *t, struct gs_slot *s, int draining)
 	const struct gs_plan *plan = &t->storm->plan;
 
 	for (uint32_t i = 0; i < plan->release_count; i++)
-		if (!draining || !is_idle(plan->release[i]))
-			run_op(t, s, plan->release[i]);
+		if (!draining || !plan->release[i].idle)
+			run_act(t, s, &plan->release[i]);
 	gs_slot_clean(t, s);
 	gs_bump(&t->block->outstanding, (uint64_t)-1);
 }

@@ -159,9 +159,11 @@ static int split(struct gs_storm *storm)
 	uint32_t i = 0;
 
 	for (; i < p->cycle_length && !is_release(p->cycle[i]); i++)
-		plan->acquire[plan->acquire_count++] = p->cycle[i];
+		plan->acquire[plan->acquire_count++] =
+			gs_act_of(storm->importer, p->cycle[i]);
 	for (; i < p->cycle_length; i++)
-		plan->release[plan->release_count++] = p->cycle[i];
+		plan->release[plan->release_count++] =
+			gs_act_of(storm->importer, p->cycle[i]);
 	return 0;
 }
 

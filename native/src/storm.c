@@ -116,6 +116,8 @@ static int open_contexts(struct gs_thread *t)
 	struct gs_storm *storm = t->storm;
 	int error = 0;
 
+	t->exporter = storm->exporter;
+	t->importer = storm->importer;
 	t->exporter_ctx = storm->exporter_self;
 	t->importer_ctx = storm->importer_self;
 	if (storm->exporter->thread_open)
@@ -310,6 +312,8 @@ static int open_shared(struct gs_storm *storm, uint32_t first)
 	setup->storm = storm;
 	setup->block = &storm->area->blocks[first];
 	setup->slots = &storm->shared;
+	setup->exporter = storm->exporter;
+	setup->importer = storm->importer;
 	setup->exporter_ctx = storm->exporter_self;
 	set_tid(setup->block);
 	if (storm->exporter->thread_open)

@@ -14,10 +14,25 @@
 #include "clock.h"
 #include "sequence.h"
 
+struct gs_thread;
+struct gs_slot;
+
+/* An operation as the loop runs it; the masks are of GS_HAS_*. */
+struct gs_act {
+	int (*call)(struct gs_thread *t, struct gs_slot *s, uint64_t start);
+	uint8_t op;
+	uint8_t idle;  /* waits, calls nothing */
+	uint8_t looks; /* runs where (has & looks) == wants */
+	uint8_t wants;
+	uint8_t makes; /* when it succeeds */
+	uint8_t ends;  /* when it succeeds */
+	uint8_t loses; /* however it ends */
+};
+
 /* A cycle, split before its first release, and what the set-up must give. */
 struct gs_plan {
-	uint8_t acquire[GS_CYCLE_MAX];
-	uint8_t release[GS_CYCLE_MAX];
+	struct gs_act acquire[GS_CYCLE_MAX];
+	struct gs_act release[GS_CYCLE_MAX];
 	uint32_t acquire_count;
 	uint32_t release_count;
 	int slot_memory; /* set-up gives each slot memory */
@@ -61,6 +76,8 @@ struct gs_thread {
 	struct gs_block *block;
 	struct gs_slot *slots;
 	uint32_t *order; /* room for the drain */
+	const struct gs_exporter *exporter;
+	const struct gs_importer *importer;
 	void *exporter_ctx;
 	void *importer_ctx;
 	struct gs_clock clock;
@@ -109,6 +126,7 @@ void gs_barrier_leave(struct gs_barrier *barrier);
 /* Sleep until then or until the area is stopped. */
 void gs_sleep_until(const struct gs_area *area, uint64_t until_ns);
 
+struct gs_act gs_act_of(const struct gs_importer *importer, uint8_t op);
 void gs_loop(struct gs_thread *thread);
 /* A call that is shown as in flight but not counted: set-up and clean-up. */
 int gs_untimed(struct gs_thread *thread, struct gs_slot *slot, enum gs_op op);

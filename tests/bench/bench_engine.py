@@ -115,11 +115,10 @@ def engine_rate(
     return Rate(cycles / elapsed, cycles / cpu)
 
 
-def loop_rate(command: list[str], threads: int, seconds: float, fds: tuple[int, ...] = ()) -> Rate:
+def loop_rate(command: list[str], threads: int, seconds: float) -> Rate:
     """The same of a plain loop, which prints: cycles, nanoseconds, nanoseconds of CPU, errors."""
     name, *rest = command
-    line = [str(LOOPS / name), *rest]
-    done = subprocess.run(line, check=True, capture_output=True, text=True, pass_fds=fds)
+    done = subprocess.run([str(LOOPS / name), *rest], check=True, capture_output=True, text=True)
     cycles, elapsed, cpu, errors = map(int, done.stdout.split())
     if errors:
         sys.exit(f"{name} had {errors} errors in {cycles} cycles ({threads} threads, {seconds} s)")
@@ -207,7 +206,7 @@ def one_buffer(size: int) -> Iterator[int]:
             memory.close()
 
 
-def pyverbs_rate(device: str, fd: int, size: int, threads: int, seconds: float) -> Rate:
+def pyverbs_rate(device: str, size: int, threads: int, seconds: float) -> Rate:
     """The same registration by pyverbs in Python threads."""
     from pyverbs.device import Context
     from pyverbs.mr import DmaBufMR
@@ -221,7 +220,7 @@ def pyverbs_rate(device: str, fd: int, size: int, threads: int, seconds: float) 
             DmaBufMR(pd, size, 7, dmabuf=fd, offset=0).close()
             counts[index] += 1
 
-    with Context(name=device) as context, PD(context) as pd:
+    with one_buffer(size) as fd, Context(name=device) as context, PD(context) as pd:
         workers = [threading.Thread(target=body, args=(i,)) for i in range(threads)]
         for worker in workers:
             worker.start()
@@ -236,8 +235,8 @@ def pyverbs_rate(device: str, fd: int, size: int, threads: int, seconds: float) 
     return Rate((last - first) / elapsed * 1e9, (last - first) / cpu * 1e9)
 
 
-def verbs_engine_rate(device: str, size: int, threads: int, seconds: float) -> Rate:
-    """REG and DEREG of one dma-buf (share: buffer) through the engine, its PD from the ABI's helpers."""
+def verbs_engine_rate(device: str, size: int, threads: int, seconds: float, share: Share) -> Rate:
+    """REG and DEREG through the engine, of one dma-buf or of one a thread; its PD from the ABI's helpers."""
     ffi, lib = load()
     error = ffi.new("int *")
     context = lib.gs_open_device(device.encode(), error)
@@ -255,7 +254,7 @@ def verbs_engine_rate(device: str, size: int, threads: int, seconds: float) -> R
                 seconds,
                 (Op.REG, Op.DEREG),
                 stack,
-                share=Share.BUFFER,
+                share=share,
                 size_min_bytes=size,
                 size_max_bytes=size,
             )
@@ -264,27 +263,54 @@ def verbs_engine_rate(device: str, size: int, threads: int, seconds: float) -> R
         lib.gs_close_device(context)
 
 
+@contextlib.contextmanager
+def pinned(cpus: int) -> Iterator[None]:
+    """This process and its children on the first CPUs: where a thread sits decides more than who runs it.
+
+    A completion interrupts CPU 0; a thread that waits on another one is woken by one interrupt more.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:cpus])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def verbs_rows(device: str, rounds: int, seconds: float, size: int = MIB) -> list[Row]:
     """Engine, plain C and pyverbs on the same device; works wherever the package and libibverbs are."""
     rows = []
-    with one_buffer(size) as fd:
-        for threads in (1, 2):
+    for threads in (1, 2):
 
-            def plain(n: int = threads) -> Rate:
-                command = ["verbs_loop", device, str(n), str(seconds), str(fd), str(size)]
-                return loop_rate(command, n, seconds, (fd,))
+        def plain(n: int = threads) -> Rate:
+            return loop_rate(["verbs_loop", device, str(n), str(seconds), str(size)], n, seconds)
 
-            def engine(n: int = threads) -> Rate:
-                return verbs_engine_rate(device, size, n, seconds)
+        def engine(n: int = threads) -> Rate:
+            return verbs_engine_rate(device, size, n, seconds, Share.BUFFER)
 
-            def python(n: int = threads) -> Rate:
-                return pyverbs_rate(device, fd, size, n, seconds)
+        def python(n: int = threads) -> Rate:
+            return pyverbs_rate(device, size, n, seconds)
 
+        with pinned(threads):
             loops, storms, pythons = take_turns(rounds, plain, engine, python)
-            what = f"REG and DEREG of one {size >> 10} KiB dma-buf on {device}, {threads} threads"
-            for name, rival in (("plain C", loops), ("pyverbs", pythons)):
-                title = f"engine / {name}, REG+DEREG, {threads} threads"
-                rows += ratio_rows(title, storms, rival, what)
+        what = f"REG and DEREG of one {size >> 10} KiB dma-buf on {device}, {threads} threads on {threads} CPUs"
+        for name, rival in (("plain C", loops), ("pyverbs", pythons)):
+            title = f"engine / {name}, REG+DEREG, {threads} threads"
+            rows += ratio_rows(title, storms, rival, what)
+    return rows + rate_rows(device, rounds, seconds, size)
+
+
+def rate_rows(device: str, rounds: int, seconds: float, size: int) -> list[Row]:
+    """How many registrations the device and its driver do, each thread with a dma-buf of its own."""
+    rows = []
+    for threads in (1, 2, 4):
+        rates = [
+            verbs_engine_rate(device, size, threads, seconds, Share.NOTHING).wall
+            for _ in range(rounds)
+        ]
+        how = f"{size >> 10} KiB, a dma-buf a thread, engine, not pinned; median of {rounds}, max {max(rates):.0f}"
+        name = f"REG+DEREG pairs on {device}, {threads} threads"
+        rows.append(Row(name, round(statistics.median(rates)), "pairs/s", how))
     return rows
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gdrstorm.errors import BrokenError
 from gdrstorm.model.op import Op
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 
 class Native(NamedTuple):
