@@ -44,6 +44,12 @@ def near(first: Draft, second: Draft) -> bool:
     return abs(second.index - first.index) <= LINK_RECORDS
 
 
+def _same_domain(first: Draft, second: Draft) -> bool:
+    if not first.device or not second.device:
+        return False
+    return first.device.split(":", 1)[0] == second.device.split(":", 1)[0]
+
+
 def related(first: Draft, second: Draft) -> bool:
     """Can one have caused the other?"""
     if first.device and second.device:
@@ -123,6 +129,16 @@ class Aggregator:
     def _any_aer(self, draft: Draft) -> Draft | None:
         """Reports without error bits count for the last report of that device that had them."""
         host = self.latest(EventClass.AER, draft.device)
+        if host is None and draft.code == "recovery failed" and draft.device:
+            # Said by the bridge above, which can be a switch's port that nothing else names.
+            host = self.latest(EventClass.AER)
+            if (
+                host is None
+                or host.severity.rank < Severity.ERROR.rank
+                or not _same_domain(host, draft)
+            ):
+                return None
+            draft.count = 0
         if host is None or not near(host, draft):
             return None
         if draft.code is None and host.severity is not draft.severity:

@@ -23,6 +23,7 @@ _AER_BIT = re.compile(
     r"(?P<first>\(First\))?\s*$"
 )
 _AER_STATUS = re.compile(r"(?:error status/mask=|aer_status: 0x)(?P<status>[0-9a-f]+)")
+_AER_UNCOR_SEVERITY = re.compile(r"aer_uncor_severity: 0x(?P<bits>[0-9a-f]+)")
 _AER_DETAIL = re.compile(
     r"PCIe Bus Error|TLP Header|Error of this Agent|AER:|aer_\w+[:=]|link has been reset|link reset at|"
     r"Link Active not set|DPC:? |EDR:|error status/mask"
@@ -35,6 +36,7 @@ _COR_BITS = {
     0: "RxErr", 6: "BadTLP", 7: "BadDLLP", 8: "Rollover", 12: "Timeout", 13: "NonFatalErr", 14: "CorrIntErr",
     15: "HeaderOF",
 }  # fmt: skip
+_COR_NAMES = frozenset(_COR_BITS.values())
 _UNCOR_BITS = {
     4: "DLP", 5: "SDES", 12: "TLP", 13: "FCP", 14: "CmpltTO", 15: "CmpltAbrt", 16: "UnxCmplt", 17: "RxOF",
     18: "MalfTLP", 19: "ECRC", 20: "UnsupReq", 21: "ACSViol", 22: "UncorrIntErr", 23: "BlockedTLP",
@@ -115,6 +117,8 @@ def _aer(draft: Draft, line: Line) -> Part:
         # A second detail block is the next report.
         if draft.details.keys() & {"layer", "status", "bits"}:
             return Part.NO
+        # One interrupt, several agents: the block is of the device that it names, not of the announced one.
+        draft.device = line.bdf
         if severity := aer_severity(text):
             draft.severity = severity
             draft.title = f"AER {severity.value}"
@@ -124,6 +128,14 @@ def _aer(draft: Draft, line: Line) -> Part:
     bit = _AER_BIT.search(text)
     if not bit and not _AER_DETAIL.search(text):
         return Part.NO
+    if bit and draft.severity is Severity.ERROR and bit["name"] in _COR_NAMES:
+        # aer_status alone does not say of which register it is; the names of the two differ.
+        draft.severity = Severity.CORRECTED
+    if draft.severity is Severity.ERROR and (found := _AER_UNCOR_SEVERITY.search(text)):
+        status = int(draft.details.get("status", "0"), 16)
+        if status & int(found["bits"], 16):
+            draft.severity = Severity.FATAL
+            draft.title = draft.title.replace("AER error", "AER fatal")
     if bit and draft.code is None:
         draft.code = bit["name"]
         draft.title = f"AER {draft.severity.value} {bit['name']}"

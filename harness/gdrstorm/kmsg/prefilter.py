@@ -22,6 +22,9 @@ _PLAIN = (
     "ib_core ib_uverbs rdma_ucm rdma_cm iw_cm ib_cm rdma_rxe siw irdma bnxt_re restrack RESTRACK DMA-BUF P2PDMA "
     "bnxt_en mlx4_core mlx4_en mlx4_ib <mlx4_ib> efa erdma hns3 hfi1 qedr vmw_pvrdma "
     "peer-to-peer ACS aer_status insert "
+    # the bits of an AER report, where its blanks were lost
+    "RxErr BadTLP BadDLLP Rollover NonFatalErr CorrIntErr HeaderOF DLP SDES FCP CmpltTO CmpltAbrt UnxCmplt RxOF "
+    "MalfTLP ECRC UnsupReq ACSViol UncorrIntErr BlockedTLP AtomicOpBlocked TLPBlockedErr PoisonTLPBlocked "
     # the kernel about itself
     "BUG WARNING INFO PID Oops panic UBSAN KASAN kmemleak corruption refcount_t ODEBUG DMA-API LOCKUP stall stalls "
     "trying suspicious DEADLOCK starved Unable Internal allocation allocate vmalloc symbol magic suppressed nobody "

@@ -231,8 +231,9 @@ NVRM_RULES: tuple[Rule, ...] = (
     # NVRM: GPU 0000:04:01.0: rm_init_adapter failed, device minor number 0
     rule(N, F, "rm_init_adapter", rf"NVRM:? (?:{_GPU}: )?rm_init_adapter failed",
          "NVRM rm_init_adapter failed", code="rm_init_adapter", body=Body.RM_INIT, tag="rminit"),
+    # NVRM: GPU at 0000:01:00.0 has fallen off the bus.                                     (drivers to 375)
     # NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.
-    rule(N, F, "fallen off", rf"NVRM:? (?:{_GPU}: )?(?:.* )?fallen off the bus", "GPU has fallen off the bus",
+    rule(N, F, "fallen off", r"NVRM:? (?:GPU (?:at )?(?:PCI:)?(?P<bdf>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)(?::| has) )?(?:.* )?fallen off the bus", "GPU has fallen off the bus",
          code="79", body=Body.NVRM_LOST, tag="lost"),
     # NVRM: The NVIDIA GPU 0000:b3:00.0
     #   NVRM: (PCI ID: 10de:26b5) installed in this system has
