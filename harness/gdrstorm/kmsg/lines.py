@@ -42,10 +42,21 @@ _CTIME = re.compile(
     rf"\[{_DAYS} ({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d)(?:[.,](\d{{1,9}}))? (\d{{4}})(?:\s*<[^>]*>)?\]"
 )
 _ISO = re.compile(
-    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d| (?:UTC|MSK|WIB|[A-Z]{2,4}T))?(?=\s)"
+    r"(\d{4}[-/]\d\d[-/]\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"
+    r"(Z|[+-]\d\d:?\d\d| (?:UTC|MSK|WIB|[A-Z]{2,4}T))?(?=\s)"
 )
-_WEEKDAY = re.compile(rf"{_DAYS} (?=\d{{4}}-)")
+_WEEKDAY = re.compile(r"[^\s\d\[]{1,4}\.? (?=\d{4}-\d\d-\d\d )")
 _SYSLOG = re.compile(rf"({_MONTH}) +(\d{{1,2}}) (\d\d):(\d\d):(\d\d)(?:\.(\d{{1,9}}))?(?=\s)")
+# What dmesg -T and journalctl write in other languages: `[Mi Mär  3 10:00:00 2021]`, `8月 20 08:40:47`.
+_LOCAL = re.compile(
+    r"(\[[^\s\d\[\]]{1,5} +)?([^\s\d\[\]]{3,5}|\d{1,2}[月월]) +(?=\d{1,2} \d\d:\d\d:\d\d[ .])"
+)
+_LOCAL_MONTHS = (
+    "jan jän янв ene gen sty oca", "fév fev feb фев lut şub", "mär mrz mar мар mrt",
+    "avr apr апр abr kwi nis", "mai май мая maj mei mag may", "juin jun июн giu cze haz",
+    "juil jul июл lug lip tem", "aoû aug авг ago sie ağu", "sep сен set wrz eyl", "oct okt окт out ott paź eki",
+    "nov ноя lis kas", "déc dez des дек dic gru dec ara",
+)  # fmt: skip
 _UNIX = re.compile(r"(\d{9,10})\.(\d{6})(?=\s)")
 _HOST_IDENT = re.compile(
     r"\s*(?:\S+\s+)?(?:(?:kern|user|daemon|auth|syslog)\.\w+\s+)?(kernel|[\w.@/()-]+\[\d+\])(?:\[\d+\])?:(?:\s|$)"
@@ -98,8 +109,25 @@ def _civil_ns(year: int, month: int, day: int, clock: str, fraction: str | None)
 
 
 def _iso_ns(found: re.Match[str]) -> int:
-    year, month, day = (int(part) for part in found[1].split("-"))
+    year, month, day = (int(part) for part in re.split("[-/]", found[1]))
     return _civil_ns(year, month, day, found[2], found[3]) if 1 <= month <= 12 else -1
+
+
+def _in_english(text: str) -> str | None:
+    """A line whose date has a month of another language, with an English one; None when it has none."""
+    found = _LOCAL.match(text)
+    if found is None:
+        return None
+    word = found[2].lower()
+    number = int(word[:-1]) if word[:-1].isdigit() else 0
+    for index, names in enumerate(_LOCAL_MONTHS):
+        if word.startswith(tuple(names.split())):
+            number = index + 1
+            break
+    if not 1 <= number <= 12:
+        return None
+    english = f"{'[Mon ' if found[1] else ''}{_MONTHS[number - 1]} {text[found.end() :]}"
+    return english if english != text else None
 
 
 def _take_date(parts: _Parts) -> _Parts | None:
@@ -120,12 +148,13 @@ def _take_date(parts: _Parts) -> _Parts | None:
         )
     elif found := _ISO.match(text):
         time_ns = _iso_ns(found)
-        # dmesg writes a comma, container logs nanoseconds: behind both comes the text, not a host.
-        dmesg_iso = "," in found[0] or len(found[3] or "") == 9
+        # dmesg writes a comma, container logs nanoseconds, programs slashes: the text follows, not a host.
+        dmesg_iso = "," in found[0] or "/" in found[1] or len(found[3] or "") == 9
     elif found := _UNIX.match(text):
         time_ns = int(found[1]) * 10**9 + _fraction_ns(found[2])
     else:
-        return None
+        english = _in_english(text)
+        return _take_date(replace(parts, text=english)) if english else None
     rest = text[found.end() :]
     ident = None if dmesg_iso else _HOST_IDENT.match(rest) or _OTHER_IDENT.match(rest)
     if ident is None:
@@ -145,7 +174,8 @@ def _take_bracket(parts: _Parts) -> _Parts | None:
         time_ns = _civil_ns(int(found[7]), month, int(found[2]), clock, found[6])
         parts = replace(parts, time_ns=time_ns)
     elif not (found := _DELTA.match(text)):
-        return None
+        english = _in_english(text)
+        return _take_bracket(replace(parts, text=english)) if english else None
     rest = text[found.end() :]
     if caller := _CALLER.match(rest):
         parts = replace(parts, caller=caller[1])

@@ -116,6 +116,11 @@ TRANSPORTS: dict[str, Callable[[int, str], str]] = {
     "Talos": lambda ns, text: (
         f"192.168.0.1: kern: warning: [{when(ns):%Y-%m-%dT%H:%M:%S.%f}000Z]: {text}"
     ),
+    "dmesg -T, German": lambda ns, text: f"[Di Mär {when(ns):%e %H:%M:%S %Y}] {text}",
+    "dmesg -T, Chinese": lambda ns, text: f"[二  3月 {when(ns):%e %H:%M:%S %Y}] {text}",
+    "journalctl, French": lambda ns, text: f"mars {when(ns):%d %H:%M:%S} host1 kernel: {text}",
+    "journalctl, Chinese": lambda ns, text: f"3月 {when(ns):%d %H:%M:%S} host1 kernel: {text}",
+    "program's log": lambda ns, text: f"{when(ns):%Y/%m/%d %H:%M:%S} {text}",
     "CRLF": lambda ns, text: f"[{monotonic(ns)}] {text}\r\n",
     "colours": lambda ns, text: (
         f"\x1b[32m[{monotonic(ns)}] \x1b[0m\x1b[1m\x1b[31m{text[:9]}\x1b[0m{text[9:]}\x1b[0m"
