@@ -126,9 +126,16 @@ class Aggregator:
             return host
         return None
 
+    def _of_port(self, draft: Draft) -> Draft | None:
+        """The last AER report with every device that this one names: some ports give a wrong source."""
+        for host in reversed(self._recent):
+            if host.cls is EventClass.AER and draft.devices and draft.devices <= host.devices:
+                return host
+        return None
+
     def _any_aer(self, draft: Draft) -> Draft | None:
         """Reports without error bits count for the last report of that device that had them."""
-        host = self.latest(EventClass.AER, draft.device)
+        host = self.latest(EventClass.AER, draft.device) or self._of_port(draft)
         if host is None and draft.code == "recovery failed" and draft.device:
             # Said by the bridge above, which can be a switch's port that nothing else names.
             host = self.latest(EventClass.AER)

@@ -167,7 +167,7 @@ _NVRM_OK = re.compile(
     r"NVRM:? (?:loading |GPU at |GPU Board Serial|(?:GPU \S+: )?GPU serial number|Persistence mode is|"
     r"A GPU crash dump has been|nvidia-bug-report|Open nvidia\.ko is only ready|"
     r"installed in this system|Applied patches|\S*: TLS: |confComputeConstructEngine\w*: CPU does not support|cpuidInfo)|successful|"
-    r"Rate limiting"
+    r"Rate limiting|_threadNodeCheckTimeout: Timeout was set to"
 )
 # A release driver prints RM messages of level error only, but many name no failure: these words tell them from dumps.
 _NVRM_COMPLAINTS = (

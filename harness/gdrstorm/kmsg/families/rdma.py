@@ -17,22 +17,24 @@ from gdrstorm.kmsg.titles import normalise_title
 from gdrstorm.model.event import EventClass, Severity
 
 _IBDEV = re.compile(
-    r"(?:infiniband |^\s*)((?:mlx5|mlx4|bnxt_re|irdma|rxe|siw|efa|hfi1|ionic|mana)_?\w*)[: ]"
+    r"infiniband ([a-z]\w*): |(?:infiniband |^\s*)((?:mlx5|mlx4|bnxt_re|irdma|rxe|siw|efa|hfi1|ionic|mana)_?\w*)[: ]"
 )
 _ERRNO = re.compile(r"(?<![\w-])(-\d{1,3})\b(?!\.\d)")
 _PLACE = re.compile(r"\b([a-z_]\w+):\d+:\(pid \d+\)")
 _FUNCTION = re.compile(r"([a-z_]+_\w+): ")
+# "error cqe on cqn" and its syndrome are debugging output of mlx5_ib: a bad completion has its report besides.
 _HARMLESS = re.compile(
     r"not advertised|Supported|capab|[Ff]irmware version|is not supported|not supported|recovered|enabled|"
     r"Rate limit|Waiting for FW|timeout abort in|mlx5_pci_vsc_init|"
-    r"module verification failed|taints kernel|selftests"
+    r"(?:Requestor|Responder) error cqe on cqn|syndrome 0x[0-9a-f]+, vendor syndrome|"
+    r"module verification failed|taints kernel|selftests|status no errors"
 )
 
 
 def ibdev_of(text: str) -> str | None:
     """`mlx5_0` of `infiniband mlx5_0: ...`; which bdf it is, the inventory knows."""
     found = _IBDEV.search(text)
-    name = found[1] if found else None
+    name = found[1] or found[2] if found else None
     return (
         None
         if name in {"mlx5_core", "mlx5_ib", "mlx4_core", "mlx4_ib", "bnxt_re", "irdma"}
@@ -165,6 +167,9 @@ MLX5_RULES: tuple[Rule, ...] = (
     # mlx5_core 0000:01:00.0: give_pages:372:(pid 5): func_id 0x0, npages 1024, err -12      RECONSTRUCTED
     # infiniband mlx5_0: mlx5_ib_page_fault_resume:..: Failed to resolve the page fault on WQ 0x5 err -14      RECONSTRUCTED
     rule(M, E, "mlx5", r"^\s*(?P<driver>mlx5_core|mlx5_ib|infiniband mlx5_(?:bond_)?\d+|mlx5_\d+|mlx5_(?:warn|err|error)|mlx5e?)\b[^(]*?(?::\(pid \d+\))?: (?P<what>.*)",
+         "", refine=_other, quiet_debug=True, failing=True, tag="mlx5-other"),
+    # infiniband rocep33s0f0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12   (renamed by udev)
+    rule(M, E, ":(pid ", r"^\s*(?P<driver>infiniband [a-z]\w*): (?P<what>\w+:\d+:\(pid \d+\): .*)",
          "", refine=_other, quiet_debug=True, failing=True, tag="mlx5-other"),
 )  # fmt: skip
 
