@@ -105,6 +105,9 @@ class Aggregator:
         """The held event of which this report is a repeat or a further word."""
         host = self._held.get(draft.key)
         if host is not None:
+            if draft.tag == "rcu-starved" and near(host, draft):
+                # The thread that was to end the grace period: why, not once more.
+                draft.count = 0
             return host
         if draft.cls is EventClass.NVRM and draft.code == "79":
             # The driver says it twice: once as Xid 79, once in words. One loss.
@@ -133,19 +136,24 @@ class Aggregator:
                 return host
         return None
 
+    def _of_domain(self, draft: Draft) -> Draft | None:
+        """The bridge above says that recovery failed: it can be a switch's port that nothing else names."""
+        for host in reversed(self._recent):
+            if (
+                host.cls is EventClass.AER
+                and host.severity.rank >= Severity.ERROR.rank
+                and _same_domain(host, draft)
+            ):
+                return host
+        return None
+
     def _any_aer(self, draft: Draft) -> Draft | None:
         """Reports without error bits count for the last report of that device that had them."""
         host = self.latest(EventClass.AER, draft.device) or self._of_port(draft)
-        if host is None and draft.code == "recovery failed" and draft.device:
-            # Said by the bridge above, which can be a switch's port that nothing else names.
-            host = self.latest(EventClass.AER)
-            if (
-                host is None
-                or host.severity.rank < Severity.ERROR.rank
-                or not _same_domain(host, draft)
-            ):
-                return None
-            draft.count = 0
+        if host is None and draft.code == "recovery failed":
+            host = self._of_domain(draft)
+            if host is not None and near(host, draft):
+                draft.count = 0
         if host is None or not near(host, draft):
             return None
         if draft.code is None and host.severity is not draft.severity:

@@ -160,7 +160,7 @@ LOCKUP_RULES: tuple[Rule, ...] = (
          "RCU stall {code}", body=T, refine=_stack, tag="rcu"),
     # rcu: rcu_preempt kthread starved for 5255 jiffies! g1 f0x0 RCU_GP_WAIT_FQS(5) ->state=0x0 ->cpu=1
     rule(EventClass.RCU_STALL, E, "kthread starved", r"(?P<code>rcu_\w+) kthread starved for", "RCU stall {code}", body=T,
-         refine=_stack, half=True, tag="rcu"),
+         refine=_stack, half=True, tag="rcu-starved"),
 )  # fmt: skip
 
 _OOPS = (
