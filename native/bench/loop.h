@@ -15,7 +15,7 @@
 #include <time.h>
 
 #define LOOP_THREADS_MAX 256
-#define LOOP_WARM_UP_NS 200000000
+#define LOOP_WARM_UP_NS 100000000
 
 struct loop_thread {
 	_Alignas(128) _Atomic uint64_t cycles;

@@ -166,8 +166,9 @@ static void settle(struct gs_slot *s, const struct gs_act *act, int error)
 	s->has = has;
 }
 
-static void count_error(struct gs_thread *t, const struct gs_slot *s,
-			uint8_t op, uint32_t error, uint64_t start)
+__attribute__((cold, noinline)) static void
+count_error(struct gs_thread *t, const struct gs_slot *s, uint8_t op,
+	    uint32_t error, uint64_t start)
 {
 	struct gs_errnos *block = &t->block->errnos[op];
 
@@ -223,7 +224,7 @@ static void run_act(struct gs_thread *t, struct gs_slot *s,
 	uint64_t start, end;
 	int error;
 
-	if ((s->has & act->looks) != act->wants) {
+	if (__builtin_expect((s->has & act->looks) != act->wants, 0)) {
 		gs_bump(&block->skipped, 1);
 		return;
 	}
@@ -261,21 +262,34 @@ int gs_untimed(struct gs_thread *t, struct gs_slot *s, enum gs_op op)
 	return error;
 }
 
-void gs_slot_clean(struct gs_thread *t, struct gs_slot *s)
+/* What the cycle made, unlike what the set-up gave, is the cycle's to end. */
+static int owns_buffer(const struct gs_slot *s)
 {
-	const uint32_t buffer = GS_HAS_BUFFER | GS_KEEP_BUFFER;
-	const uint32_t memory = GS_HAS_MEMORY | GS_KEEP_MEMORY;
+	return (s->has & (GS_HAS_BUFFER | GS_KEEP_BUFFER)) == GS_HAS_BUFFER;
+}
 
+static int owns_memory(const struct gs_slot *s)
+{
+	return (s->has & (GS_HAS_MEMORY | GS_KEEP_MEMORY)) == GS_HAS_MEMORY;
+}
+
+static int is_left(const struct gs_slot *s)
+{
+	return s->has & GS_HAS_REG || owns_buffer(s) || owns_memory(s);
+}
+
+/* End what failed calls left in the slot; not timed, nothing may stay. */
+static void clean(struct gs_thread *t, struct gs_slot *s)
+{
 	if (s->has & GS_HAS_REG && gs_untimed(t, s, GS_OP_DEREG))
 		gs_bump(&t->block->leaked, 1);
-	if ((s->has & buffer) == GS_HAS_BUFFER)
+	if (owns_buffer(s))
 		gs_untimed(t, s, GS_OP_CLOSE);
-	if ((s->has & memory) == GS_HAS_MEMORY &&
-	    gs_untimed(t, s, GS_OP_FREE)) {
+	if (owns_memory(s) && gs_untimed(t, s, GS_OP_FREE)) {
 		gs_bump(&t->block->leaked, 1);
 		s->has &= ~(uint32_t)GS_HAS_MEMORY;
 	}
-	s->has &= ~(uint32_t)(GS_HAS_REG | GS_IN_WINDOW);
+	s->has &= ~(uint32_t)GS_HAS_REG;
 }
 
 static void acquire(struct gs_thread *t, const struct gs_step *step)
@@ -290,17 +304,19 @@ static void acquire(struct gs_thread *t, const struct gs_step *step)
 	s->has |= GS_IN_WINDOW;
 	gs_bump(&t->block->outstanding, 1);
 	for (uint32_t i = 0; i < plan->acquire_count; i++)
-		run_act(t, s, &plan->acquire[i]);
+		run_act(t, s, &plan->acts[i]);
 }
 
 static void release(struct gs_thread *t, struct gs_slot *s, int draining)
 {
 	const struct gs_plan *plan = &t->storm->plan;
 
-	for (uint32_t i = 0; i < plan->release_count; i++)
-		if (!draining || !plan->release[i].idle)
-			run_act(t, s, &plan->release[i]);
-	gs_slot_clean(t, s);
+	for (uint32_t i = plan->acquire_count; i < plan->count; i++)
+		if (!draining || !plan->acts[i].idle)
+			run_act(t, s, &plan->acts[i]);
+	if (is_left(s))
+		clean(t, s);
+	s->has &= ~(uint32_t)GS_IN_WINDOW;
 	gs_bump(&t->block->outstanding, (uint64_t)-1);
 }
 

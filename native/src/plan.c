@@ -152,19 +152,17 @@ static const char *walk(struct gs_storm *storm, uint8_t op, uint32_t *has)
 	}
 }
 
-static int split(struct gs_storm *storm)
+static void split(struct gs_storm *storm)
 {
 	const struct gs_program *p = storm->program;
 	struct gs_plan *plan = &storm->plan;
-	uint32_t i = 0;
 
-	for (; i < p->cycle_length && !is_release(p->cycle[i]); i++)
-		plan->acquire[plan->acquire_count++] =
-			gs_act_of(storm->importer, p->cycle[i]);
-	for (; i < p->cycle_length; i++)
-		plan->release[plan->release_count++] =
-			gs_act_of(storm->importer, p->cycle[i]);
-	return 0;
+	for (uint32_t i = 0; i < p->cycle_length; i++)
+		plan->acts[i] = gs_act_of(storm->importer, p->cycle[i]);
+	plan->count = p->cycle_length;
+	while (plan->acquire_count < plan->count &&
+	       !is_release(p->cycle[plan->acquire_count]))
+		plan->acquire_count++;
 }
 
 int gs_plan_compile(struct gs_storm *storm)
@@ -194,5 +192,6 @@ int gs_plan_compile(struct gs_storm *storm)
 			return -EINVAL;
 		}
 	}
-	return split(storm);
+	split(storm);
+	return 0;
 }

@@ -55,6 +55,11 @@ void gs_sequence_init(struct gs_sequence_state *s,
 			  program->size_step + 1;
 	s->filled = 0;
 	s->next = 0;
+	s->is_steady = 0;
+	if (program->depth == 1 && s->size_choices == 1 && !program->offset_max) {
+		gs_sequence_next(s, &s->steady);
+		s->is_steady = 1;
+	}
 }
 
 /* A multiple of the step, up to offset_max or to the last offset that leaves
@@ -102,6 +107,10 @@ void gs_sequence_next(struct gs_sequence_state *s, struct gs_step *step)
 {
 	const struct gs_program *p = s->program;
 
+	if (s->is_steady) {
+		*step = s->steady;
+		return;
+	}
 	step->size = p->size_min +
 		     gs_sequence_below(s, s->size_choices) * p->size_step;
 	step->offset = draw_offset(s, step->size);

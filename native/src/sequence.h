@@ -15,6 +15,8 @@ struct gs_sequence_state {
 	uint64_t size_choices;
 	uint32_t filled;
 	uint32_t next;
+	int is_steady; /* one slot, one size, one offset: always this step */
+	struct gs_step steady;
 };
 
 void gs_sequence_init(struct gs_sequence_state *s,

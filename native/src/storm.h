@@ -31,10 +31,9 @@ struct gs_act {
 
 /* A cycle, split before its first release, and what the set-up must give. */
 struct gs_plan {
-	struct gs_act acquire[GS_CYCLE_MAX];
-	struct gs_act release[GS_CYCLE_MAX];
-	uint32_t acquire_count;
-	uint32_t release_count;
+	struct gs_act acts[GS_CYCLE_MAX];
+	uint32_t acquire_count; /* acts before the first release */
+	uint32_t count;
 	int slot_memory; /* set-up gives each slot memory */
 	int slot_buffer; /* set-up gives each slot a descriptor */
 	int shared_memory;
@@ -130,7 +129,5 @@ struct gs_act gs_act_of(const struct gs_importer *importer, uint8_t op);
 void gs_loop(struct gs_thread *thread);
 /* A call that is shown as in flight but not counted: set-up and clean-up. */
 int gs_untimed(struct gs_thread *thread, struct gs_slot *slot, enum gs_op op);
-/* End what the cycle made in the slot; not timed, nothing may stay. */
-void gs_slot_clean(struct gs_thread *thread, struct gs_slot *slot);
 
 #endif
