@@ -82,7 +82,7 @@ def _storm(bed: Bed) -> list[dict[str, Any]]:
     before = {name: cpu_s(pid) for name, pid in pids.items()}
     script = "/gdrstorm/share/tests/bench/bench_engine.py"
     done = bed.run(
-        ["python3", script, "--verbs", "mlx5_0", "--json", "--rounds", "25", "--seconds", "0.4"],
+        ["python3", script, "--verbs", "mlx5_0", "--json", "--rounds", "21", "--seconds", "0.8"],
         timeout_s=900,
     )
     if done.status:

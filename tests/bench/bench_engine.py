@@ -128,12 +128,16 @@ def loop_rate(command: list[str], threads: int, seconds: float) -> Rate:
     return Rate(cycles / elapsed * 1e9, cycles / cpu * 1e9)
 
 
-def take_turns(rounds: int, *rivals: Callable[[], Rate]) -> list[list[Rate]]:
-    """Each round runs all, in an order that alternates, so that drift hits all alike."""
+def take_turns(rounds: int, settle_s: float, *rivals: Callable[[], Rate]) -> list[list[Rate]]:
+    """Each round runs all, in an order that alternates, so that drift hits all alike.
+
+    Each begins `settle_s` after the other: what the kernel still tidies up would else be on its account.
+    """
     results: list[list[Rate]] = [[] for _ in rivals]
     for number in range(rounds):
         order = range(len(rivals)) if number % 2 == 0 else reversed(range(len(rivals)))
         for index in order:
+            time.sleep(settle_s)
             results[index].append(rivals[index]())
     return results
 
@@ -163,7 +167,7 @@ def syscall_rows(rounds: int, seconds: float) -> list[Row]:
         def engine(n: int = threads) -> Rate:
             return engine_rate(n, seconds, cycle, stack)
 
-        loops, storms = take_turns(rounds, plain, engine)
+        loops, storms = take_turns(rounds, 0.02, plain, engine)
         how = f"memfd_create, ftruncate, seal, close in {threads} threads"
         rows += ratio_rows(f"engine / plain C, {threads} threads", storms, loops, how)
     return rows
@@ -300,7 +304,7 @@ def verbs_rows(device: str, rounds: int, seconds: float) -> list[Row]:
             return pyverbs_rate(device, size, n, seconds)
 
         with pinned(threads):
-            loops, storms, pythons = take_turns(rounds, plain, engine, python)
+            loops, storms, pythons = take_turns(rounds, 0.5, plain, engine, python)
         what = f"REG and DEREG of one {size >> 10} KiB dma-buf on {device}, {threads} threads on {threads} CPUs"
         for name, rival in (("plain C", loops), ("pyverbs", pythons)):
             title = f"engine / {name}, REG+DEREG, {threads} threads"
