@@ -23,6 +23,7 @@ from gdrstorm.kmsg.record import Record, parse_kmsg_record, parse_lines
 
 BLOCK = 1000
 DATA = Path(__file__).resolve().parents[1] / "data" / "kmsg"
+ROUNDS = 9
 BENIGN = (
     "infiniband mlx5_0: mlx5_ib_reg_user_mr:1310:(pid 202927): start 0x7f8523813000, length 0x85000, access_flags 0xf",
     "infiniband mlx5_0: alloc_cached_mr:506:(pid 202927): order 8, cache index 6",
@@ -76,12 +77,12 @@ def build(total: int) -> Iterator[Record]:
 
 
 def rate(total: int, feed: Callable[[Classifier, list[Record]], float]) -> float:
-    """Best of three, in items a second of CPU time: a busy machine must not look like slow code.
+    """Best of ROUNDS, in items a second of CPU time: a busy machine must not look like slow code.
 
     Records are built a block at a time, and not timed: new ones, as they come from the kernel.
     """
     best = 0.0
-    for _ in range(3):
+    for _ in range(ROUNDS):
         classifier = Classifier()
         records = build(total)
         spent = 0.0
@@ -112,7 +113,7 @@ def measure() -> list[dict[str, Any]]:
     """Measure the classifier alone, and the parser with it."""
     total = 200_000
     assert not classify(Record(0, text) for text in itertools.islice(benign_lines(), 10_000))
-    how = f"{total} records, 95 % benign, one core, CPU time, best of 3, CPython {sys.version.split()[0]}"
+    how = f"{total} records, 95 % benign, one core, CPU time, best of {ROUNDS}, CPython {sys.version.split()[0]}"
     results = [
         ("kmsg_classify", rate(total, feed_records), "feed() of parsed records"),
         ("kmsg_parse_and_classify", rate(total, feed_raw), "parse_kmsg_record() and feed()"),
