@@ -386,7 +386,8 @@ static void mark(struct gs_storm *storm, uint32_t first, uint32_t count,
 
 static void run_threads(struct gs_storm *storm, uint32_t first, uint32_t count)
 {
-	struct gs_thread *threads = calloc(count, sizeof(*threads));
+	struct gs_thread *threads = aligned_alloc(_Alignof(struct gs_thread),
+						  count * sizeof(*threads));
 	uint32_t started;
 
 	if (!threads) {
@@ -394,6 +395,7 @@ static void run_threads(struct gs_storm *storm, uint32_t first, uint32_t count)
 		mark(storm, first, count, GS_STATE_FAILED);
 		return;
 	}
+	memset(threads, 0, count * sizeof(*threads));
 	gs_barrier_init(&storm->barrier, count);
 	started = start_threads(storm, threads, first, count);
 	mark(storm, first + started, count - started, GS_STATE_FAILED);

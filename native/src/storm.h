@@ -70,8 +70,9 @@ struct gs_barrier {
 
 struct gs_storm;
 
+/* Aligned: no thread writes to a cache line of another. */
 struct gs_thread {
-	struct gs_storm *storm;
+	_Alignas(64) struct gs_storm *storm;
 	struct gs_block *block;
 	struct gs_slot *slots;
 	uint32_t *order; /* room for the drain */
