@@ -155,6 +155,20 @@ def ratio_rows(title: str, a: list[Rate], b: list[Rate], how: str) -> list[Row]:
     ]
 
 
+@contextlib.contextmanager
+def pinned(cpus: int) -> Iterator[None]:
+    """This process and its children on the first CPUs: where a thread sits decides more than who runs it.
+
+    Migrations cost; and a completion interrupts CPU 0: who waits on another one is woken by one interrupt more.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:cpus])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def syscall_rows(rounds: int, seconds: float) -> list[Row]:
     rows = []
     cycle = (Op.ALLOC, Op.FREE)
@@ -167,7 +181,8 @@ def syscall_rows(rounds: int, seconds: float) -> list[Row]:
         def engine(n: int = threads) -> Rate:
             return engine_rate(n, seconds, cycle, stack)
 
-        loops, storms = take_turns(rounds, 0.02, plain, engine)
+        with pinned(threads):
+            loops, storms = take_turns(rounds, 0.02, plain, engine)
         how = f"memfd_create, ftruncate, seal, close in {threads} threads"
         rows += ratio_rows(f"engine / plain C, {threads} threads", storms, loops, how)
     return rows
@@ -269,20 +284,6 @@ def verbs_engine_rate(device: str, size: int, threads: int, seconds: float, shar
     finally:
         lib.gs_dealloc_pd(pd)
         lib.gs_close_device(context)
-
-
-@contextlib.contextmanager
-def pinned(cpus: int) -> Iterator[None]:
-    """This process and its children on the first CPUs: where a thread sits decides more than who runs it.
-
-    A completion interrupts CPU 0; a thread that waits on another one is woken by one interrupt more.
-    """
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:cpus])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def verbs_rows(device: str, rounds: int, seconds: float) -> list[Row]:
