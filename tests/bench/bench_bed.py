@@ -20,7 +20,7 @@ from gdrstorm.bed.vm import Bed, BedOptions, find_image
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOTS = 3
-IDLE_S = 5.0
+IDLE_S = 15.0
 _TICK = os.sysconf("SC_CLK_TCK")
 
 

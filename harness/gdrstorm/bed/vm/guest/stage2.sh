@@ -46,6 +46,10 @@ bb mount -t securityfs securityfs /sys/kernel/security 2>/dev/null
 echo gdrstorm >/proc/sys/kernel/hostname
 bb ip link set lo up
 echo 1 >/proc/sys/kernel/sysrq
+# an idle guest is to sleep: no compaction ahead of need, no samples of who uses which page
+echo 0 2>/dev/null >/proc/sys/vm/compaction_proactiveness
+damon=/sys/module/damon_stat/parameters/enabled
+[ -e $damon ] && echo N >$damon
 opt=ro,trans=virtio,version=9p2000.L,cache=loose,msize=512000
 if [ -n "$modules_share" ]; then
     bb mkdir -p "/lib/modules/$(bb uname -r)"
