@@ -16,15 +16,13 @@
 /* How each operation is done. What is done between the two clock reads is the
  * call itself and nothing else.
  */
-static int do_alloc(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_alloc(struct gs_thread *t, struct gs_slot *s)
 {
-	(void)start;
 	return t->exporter->alloc(t->exporter_ctx, s->size, &s->memory);
 }
 
-static int do_export(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_export(struct gs_thread *t, struct gs_slot *s)
 {
-	(void)start;
 	return t->exporter->export(t->exporter_ctx, &s->memory, 0, s->size,
 				   &s->fd);
 }
@@ -41,51 +39,45 @@ static struct gs_range range_of(const struct gs_slot *s)
 	};
 }
 
-static int do_reg(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_reg(struct gs_thread *t, struct gs_slot *s)
 {
 	const struct gs_range range = range_of(s);
 
-	(void)start;
 	return t->importer->reg(t->importer_ctx, &range, &s->registration);
 }
 
 /* Changes the access between the program's two. */
-static int do_rereg(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_rereg(struct gs_thread *t, struct gs_slot *s)
 {
 	const struct gs_program *p = t->storm->program;
 	struct gs_range range;
 
-	(void)start;
 	s->access = s->access == p->rereg_access ? p->access : p->rereg_access;
 	range = range_of(s);
 	return t->importer->rereg(t->importer_ctx, &range, &s->registration);
 }
 
-static int do_dereg(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_dereg(struct gs_thread *t, struct gs_slot *s)
 {
-	(void)start;
 	return t->importer->dereg(t->importer_ctx, s->place, &s->registration);
 }
 
-static int do_close(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_close(struct gs_thread *t, struct gs_slot *s)
 {
-	(void)start;
 	if (t->exporter->close_fd)
 		return t->exporter->close_fd(t->exporter_ctx, s->fd);
 	return close(s->fd) ? -errno : 0;
 }
 
-static int do_free(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_free(struct gs_thread *t, struct gs_slot *s)
 {
-	(void)start;
 	return t->exporter->free(t->exporter_ctx, &s->memory);
 }
 
-static int do_sync(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_sync(struct gs_thread *t, struct gs_slot *s)
 {
 	struct dma_buf_sync sync = { DMA_BUF_SYNC_START | DMA_BUF_SYNC_RW };
 
-	(void)start;
 	if (t->exporter->sync)
 		return t->exporter->sync(t->exporter_ctx, s->fd);
 	if (ioctl(s->fd, DMA_BUF_IOCTL_SYNC, &sync))
@@ -94,9 +86,10 @@ static int do_sync(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 	return ioctl(s->fd, DMA_BUF_IOCTL_SYNC, &sync) ? -errno : 0;
 }
 
-static int do_delay(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_delay(struct gs_thread *t, struct gs_slot *s)
 {
-	uint64_t until = start + t->storm->program->delay_ns;
+	uint64_t until = gs_clock_now(&t->clock) +
+			 t->storm->program->delay_ns;
 
 	(void)s;
 	gs_sleep_until(t->storm->area,
@@ -105,18 +98,16 @@ static int do_delay(struct gs_thread *t, struct gs_slot *s, uint64_t start)
 }
 
 /* Stopped while waiting is the end of the storm, no error. */
-static int do_barrier(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_barrier(struct gs_thread *t, struct gs_slot *s)
 {
 	(void)s;
-	(void)start;
 	gs_barrier_wait(&t->storm->barrier, t->storm->area);
 	return 0;
 }
 
-static int do_control(struct gs_thread *t, struct gs_slot *s, uint64_t start)
+static int do_control(struct gs_thread *t, struct gs_slot *s)
 {
 	(void)s;
-	(void)start;
 	if (t->exporter->control)
 		return t->exporter->control(t->exporter_ctx);
 	return t->importer->control(t->importer_ctx);
@@ -232,7 +223,7 @@ static void run_act(struct gs_thread *t, struct gs_slot *s,
 	start = gs_clock_now(&t->clock);
 	if (!act->idle)
 		publish(t, s, act->op, start);
-	error = act->call(t, s, start);
+	error = act->call(t, s);
 	end = gs_clock_now(&t->clock);
 	gs_store(&block->call, 0);
 	t->last_ns = end;
@@ -256,7 +247,7 @@ int gs_untimed(struct gs_thread *t, struct gs_slot *s, enum gs_op op)
 
 	t->seq++;
 	publish(t, s, act.op, start);
-	error = act.call(t, s, start);
+	error = act.call(t, s);
 	gs_store(&t->block->call, 0);
 	settle(s, &act, error);
 	return error;

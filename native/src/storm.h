@@ -19,7 +19,7 @@ struct gs_slot;
 
 /* An operation as the loop runs it; the masks are of GS_HAS_*. */
 struct gs_act {
-	int (*call)(struct gs_thread *t, struct gs_slot *s, uint64_t start);
+	int (*call)(struct gs_thread *t, struct gs_slot *s);
 	uint8_t op;
 	uint8_t idle;  /* waits, calls nothing */
 	uint8_t looks; /* runs where (has & looks) == wants */

@@ -228,7 +228,7 @@ def rping(count: str) -> None:
     for command in setup:
         subprocess.run(command.split(), check=True)
     try:
-        wait_until(lambda: {_gid(address) for address in ADDRESSES} <= _gids())
+        wait_until(lambda: {_gid(address) for address in ADDRESSES} <= gids())
         base = ["rping", "-v", "-C", count, "-a", ADDRESSES[1]]
         said = _retry(lambda: _pair([*inside, *base, "-s"], [*base, "-c"], _has_cm_listener))
     finally:
@@ -252,7 +252,7 @@ def _gid(address: str) -> str:
     return f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}"
 
 
-def _gids() -> set[str]:
+def gids() -> set[str]:
     """Of all functions."""
     found = set()
     for entry in Path("/sys/class/infiniband").glob("*/ports/1/gids/*"):
@@ -282,22 +282,29 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 def wait_for_hca() -> str:
     """The function's RDMA device, once its port is active and a QP can use its link-local address."""
-    names: list[str] = []
+    found: list[str] = []
 
     def is_there() -> bool:
-        for interface in (DEVICE / "net").glob("*"):
-            subprocess.run(["ip", "link", "set", interface.name, "up"], check=False)
-            if not _has_address(interface.name):
-                return False
-        with contextlib.suppress(OSError):
-            names[:] = [
-                p.parts[-3] for p in (DEVICE / "infiniband").glob("*/ports/1") if _is_active(p)
-            ]
-            return bool(names)
-        return False
+        for interface in _interfaces():
+            subprocess.run(["ip", "link", "set", interface, "up"], check=False)
+        found[:] = ready_devices()
+        return bool(found)
 
     wait_until(is_there)
-    return names[0]
+    return found[0]
+
+
+def ready_devices() -> list[str]:
+    """Names of the function's RDMA devices whose port is active, if its interfaces have their addresses."""
+    if not all(map(_has_address, _interfaces())):
+        return []
+    with contextlib.suppress(OSError):  # it came or went between two reads
+        return [p.parts[-3] for p in (DEVICE / "infiniband").glob("*/ports/1") if _is_active(p)]
+    return []
+
+
+def _interfaces() -> list[str]:
+    return [path.name for path in (DEVICE / "net").glob("*")]
 
 
 def _has_address(interface: str) -> bool:

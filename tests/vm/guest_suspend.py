@@ -26,21 +26,15 @@ def say(text: str) -> None:
 
 def ready_device() -> str:
     """As guest_connectx.wait_for_hca, without starting a program."""
-    names: list[str] = []
+    found: list[str] = []
 
     def is_there() -> bool:
-        interfaces = [path.name for path in (guest_connectx.DEVICE / "net").glob("*")]
-        ports = (guest_connectx.DEVICE / "infiniband").glob("*/ports/1")
-        try:
-            names[:] = [port.parts[-3] for port in ports if guest_connectx._is_active(port)]
-        except OSError:  # it came or went between two reads
-            return False
-        addressed = all(map(guest_connectx._has_address, interfaces))
+        found[:] = guest_connectx.ready_devices()
         # The GID table of a new device follows its interface's addresses a moment later.
-        return bool(names) and addressed and any("fe80:" in gid for gid in guest_connectx._gids())
+        return bool(found) and any("fe80:" in gid for gid in guest_connectx.gids())
 
     guest_connectx.wait_until(is_there)
-    return names[0]
+    return found[0]
 
 
 def check(what: str) -> None:

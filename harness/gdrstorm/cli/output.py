@@ -30,9 +30,9 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def shown(path: Path) -> str:
-    """A path for JSON, which is UTF-8; a path need not be."""
-    return str(path).encode("utf-8", "backslashreplace").decode()
+def shown(given: str | Path) -> str:
+    """A path or argument for JSON, which is UTF-8; what a user gives need not be."""
+    return str(given).encode("utf-8", "backslashreplace").decode()
 
 
 def give_up_stdout() -> None:

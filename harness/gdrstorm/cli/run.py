@@ -132,9 +132,9 @@ def _read_baseline(path: Path | None) -> frozenset[str]:
 def _argv() -> list[str]:
     import sys
 
-    # the journal is UTF-8, an argument need not be
-    words = (word.encode("utf-8", "backslashreplace").decode() for word in sys.argv[1:])
-    return ["gdrstorm", *words]
+    from gdrstorm.cli.output import shown
+
+    return ["gdrstorm", *map(shown, sys.argv[1:])]
 
 
 def _badness(code: int) -> int:

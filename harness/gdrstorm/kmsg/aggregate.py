@@ -7,6 +7,7 @@ own time and in records, never by a clock.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 from gdrstorm.kmsg.draft import Draft
 from gdrstorm.model.event import Event, EventClass, Severity
@@ -82,10 +83,10 @@ class Aggregator:
 
     def latest(self, cls: EventClass, device: str | None = None) -> Draft | None:
         """The event of this class (and device) added last and still held."""
-        for draft in reversed(self._recent):
-            if draft.cls is cls and (device is None or draft.device == device):
-                return draft
-        return None
+        return self._newest(cls, lambda draft: device is None or draft.device == device)
+
+    def _newest(self, cls: EventClass, fits: Callable[[Draft], bool]) -> Draft | None:
+        return next((d for d in reversed(self._recent) if d.cls is cls and fits(d)), None)
 
     def add(self, draft: Draft) -> list[Event]:
         """Take a finished report; returns what had to leave for it."""
@@ -131,21 +132,16 @@ class Aggregator:
 
     def _of_port(self, draft: Draft) -> Draft | None:
         """The last AER report with every device that this one names: some ports give a wrong source."""
-        for host in reversed(self._recent):
-            if host.cls is EventClass.AER and draft.devices and draft.devices <= host.devices:
-                return host
-        return None
+        if not draft.devices:
+            return None
+        return self._newest(EventClass.AER, lambda host: draft.devices <= host.devices)
 
     def _of_domain(self, draft: Draft) -> Draft | None:
         """The bridge above says that recovery failed: it can be a switch's port that nothing else names."""
-        for host in reversed(self._recent):
-            if (
-                host.cls is EventClass.AER
-                and host.severity.rank >= Severity.ERROR.rank
-                and _same_domain(host, draft)
-            ):
-                return host
-        return None
+        return self._newest(
+            EventClass.AER,
+            lambda host: host.severity.rank >= Severity.ERROR.rank and _same_domain(host, draft),
+        )
 
     def _any_aer(self, draft: Draft) -> Draft | None:
         """Reports without error bits count for the last report of that device that had them."""

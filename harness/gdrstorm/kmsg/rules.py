@@ -28,7 +28,6 @@ FAILING_WORDS = (
     "abort", "invalid", "unexpected", "not responding", "not enough", "out of", "corrupt", "stuck", "overrun",
     "bad ", "err -", "err:-", "err=-", "err(-", "timedout", "unfree", "didn't", "is closed", "doesn't match",
     "could not", "bogus", "overflow", "exhausted", "sigerr",
-    "could not", "bogus", "overflow", "exhausted", "sigerr",
 )  # fmt: skip
 
 

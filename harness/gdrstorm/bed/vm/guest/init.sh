@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # First stage of the guest, in the initramfs: load what the root file system needs, mount it, go there.
-# Drivers that take long to load are started here too and end when they end.
+# Drivers that take long to load begin here too; their loading goes on beside the second stage.
 # gdrstorm.proof on the kernel command line ends here: reaching this line is the proof that the accelerator works.
 B=/bin/busybox
 $B mkdir -p /dev /proc /sys /lower /rw /root
