@@ -331,6 +331,18 @@ static void test_two_workers(struct gs_totals *totals)
 	gs_area_close(area);
 }
 
+/* An importer with memory of its own registers in a slot without a descriptor. */
+static void test_registration_without_a_buffer(void)
+{
+	const struct gs_importer own = { .ignores_fd = 1 }, other = { 0 };
+	const struct gs_act free_of_it = gs_act_of(&own, GS_OP_REG);
+	const struct gs_act needs_it = gs_act_of(&other, GS_OP_REG);
+
+	CHECK((0 & free_of_it.looks) == free_of_it.wants, "not run");
+	CHECK((GS_HAS_REG & free_of_it.looks) != free_of_it.wants, "run twice");
+	CHECK((0 & needs_it.looks) != needs_it.wants, "run without a buffer");
+}
+
 int main(void)
 {
 	struct gs_totals *totals = malloc(sizeof(*totals));
@@ -345,6 +357,7 @@ int main(void)
 	test_lonely_barrier(1);
 	test_stop();
 	test_two_workers(totals);
+	test_registration_without_a_buffer();
 	free(totals);
 	printf("%s: %d failures\n", failures ? "FAIL" : "PASS", failures);
 	return failures ? 1 : 0;
